@@ -1,0 +1,67 @@
+/* communicator: one rank's end of all communication: its groups, its log of calls, its traffic.
+ *
+ * Every collective takes a communicator, a group and a `struct comm` that says at which site it
+ * happens; the deviations of communication sites live here (collectives/deviations.c). */
+#ifndef COLLECTIVES_COMMUNICATOR_H
+#define COLLECTIVES_COMMUNICATOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "collectives/group.h"
+#include "sim/transport.h"
+
+enum reduce_op { REDUCE_SUM, REDUCE_AVG, REDUCE_MAX, REDUCE_COUNT };
+extern const char *const reduce_op_names[REDUCE_COUNT];
+
+/* Where and how one call is made. */
+struct comm {
+    const struct site *site;      /* required: its name is the purpose in every report */
+    struct where where;
+    const char *algorithm;        /* NULL: the op's default (communicator_set_algorithm, else its first line) */
+    size_t uncounted;             /* elements passed beside a real system's payload (probes), left out of traffic */
+};
+
+/* Numbers that move, with what went into them. */
+struct buffer {
+    void *data;                   /* stored fp32 or fp64 */
+    size_t count;                 /* elements */
+    enum format storage;
+    enum format wire;             /* rounded to this when sent and after each addition; usually = storage */
+    struct ledger *ledger;        /* NULL: none */
+};
+
+struct communicator;
+
+/* Caller owns. The communicator makes the "world" group and one group an axis of the mesh. */
+struct communicator *communicator_new(struct rank *rank, const struct mesh *mesh);
+void communicator_free(struct communicator *c);                                     /* accepts NULL */
+struct rank *communicator_rank(const struct communicator *c);
+/* A group by name: an axis of the mesh, "world", or one made below. NULL if there is none. */
+struct group *communicator_group(struct communicator *c, const char *name);
+/* The group that varies along several axes (row-major, outermost first): "dp" = {dp_replicate, dp_shard}. */
+struct group *communicator_group_over(struct communicator *c, const char *name, const char *const *axes,
+                                      int axes_count);
+/* Any list of ranks that contains this one. */
+struct group *communicator_group_of(struct communicator *c, const char *name, const int *ranks, int size);
+bool communicator_set_algorithm(struct communicator *c, const char *op, const char *algorithm); /* false: unknown */
+
+/* ---- what was done: read after the run. Group names live as long as the machine, the rest as c ---- */
+
+struct call_record {              /* one collective call of this rank, in order */
+    const char *op, *algorithm, *purpose, *group;
+    uint32_t group_id; uint64_t sequence, count; enum format format; int reduce, root;
+    int step, layer, microbatch;
+};
+int communicator_calls(const struct communicator *c);
+const struct call_record *communicator_call(const struct communicator *c, int i);
+
+struct traffic {                  /* this rank's share, summed over calls alike */
+    const char *purpose, *op, *group, *algorithm; enum format format;
+    uint64_t count;               /* calls */
+    uint64_t messages, bytes;     /* sent by this rank */
+};
+int communicator_traffic_count(const struct communicator *c);
+const struct traffic *communicator_traffic(const struct communicator *c, int i); /* order of first use */
+
+#endif

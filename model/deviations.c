@@ -1,0 +1,190 @@
+/* deviations: the bodies. Each changes a number, a condition or rows, never a ledger or a record. */
+#include "model/deviations.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <string.h>
+
+#include "sim/assertion.h"
+
+enum model_deviation {
+#define DEVIATION(identifier, name, kind, needs, what) identifier,
+#include "model/deviations.def"
+#undef DEVIATION
+};
+
+static const struct deviation deviations[] = {
+#define DEVIATION(identifier, name, kind, needs, what) [identifier] = {name, kind, needs, what},
+#include "model/deviations.def"
+#undef DEVIATION
+};
+
+int model_deviation_count(void)
+{
+    return (int)(sizeof deviations / sizeof deviations[0]);
+}
+
+const struct deviation *model_deviation(int i)
+{
+    return i >= 0 && i < model_deviation_count() ? &deviations[i] : NULL;
+}
+
+static enum model_deviation which(const struct armed *armed)
+{
+    ASSERT(armed->deviation >= deviations && armed->deviation < deviations + model_deviation_count());
+    return (enum model_deviation)(armed->deviation - deviations);
+}
+
+/* ---- expressions: term = atom { (* | /) atom }, atom = number | letter | ( term ) ---- */
+
+struct parser { const char *text, *at; const struct factor_numbers *numbers; struct error *error; };
+
+static bool parse_term(struct parser *p, double *ret_value);
+
+static bool parse_letter(struct parser *p, double *ret_value)
+{
+    const struct factor_numbers *n = p->numbers;
+    const struct { const char *name; double value; } letters[] = {
+        {"N_unshifted", n->N_unshifted}, {"N_all", n->N_all}, {"n_rank", n->n_rank}, {"M", n->M}, {"D", n->D},
+        {"P", n->P}, {"C", n->C}, {"T", n->T}, {"E", n->E}, {"A", n->A}, {"N", n->N}, {"n", n->n},
+    };
+    size_t length = 0;
+    while (isalpha((unsigned char)p->at[length]) || p->at[length] == '_') length++;
+    for (size_t i = 0; i < sizeof letters / sizeof letters[0]; i++) {
+        if (strlen(letters[i].name) == length && !strncmp(letters[i].name, p->at, length)) {
+            *ret_value = letters[i].value;
+            p->at += length;
+            return true;
+        }
+    }
+    return error_input(p->error, "factor '%s': '%.*s' is none of M, D, P, C, T, E, A, N, N_all, N_unshifted, n, n_rank",
+                       p->text, (int)length, p->at);
+}
+
+/* Decimal digits with an optional fraction; the C locale has no say here. */
+static bool parse_number(struct parser *p, double *ret_value)
+{
+    double value = 0, unit = 1;
+    while (isdigit((unsigned char)*p->at)) value = value * 10 + (*p->at++ - '0');
+    if (*p->at == '.') {
+        for (p->at++; isdigit((unsigned char)*p->at); p->at++) {
+            unit *= 10;
+            value = value * 10 + (*p->at - '0');
+        }
+    }
+    *ret_value = value / unit;
+    return true;
+}
+
+static void skip_blanks(struct parser *p)
+{
+    while (*p->at == ' ') p->at++;
+}
+
+static bool parse_atom(struct parser *p, double *ret_value)
+{
+    skip_blanks(p);
+    if (*p->at == '(') {
+        p->at++;
+        if (!parse_term(p, ret_value)) return false;
+        skip_blanks(p);
+        if (*p->at != ')') return error_input(p->error, "factor '%s': ')' is missing", p->text);
+        p->at++;
+        return true;
+    }
+    if (isdigit((unsigned char)*p->at) || *p->at == '.') return parse_number(p, ret_value);
+    if (isalpha((unsigned char)*p->at)) return parse_letter(p, ret_value);
+    return error_input(p->error, "factor '%s': a number, a letter or '(' is due at '%s'", p->text, p->at);
+}
+
+static bool parse_term(struct parser *p, double *ret_value)
+{
+    double value, next;
+    if (!parse_atom(p, &value)) return false;
+    for (;;) {
+        skip_blanks(p);
+        char operation = *p->at;
+        if (operation != '*' && operation != '/') break;
+        p->at++;
+        if (!parse_atom(p, &next)) return false;
+        value = operation == '*' ? value * next : value / next;
+    }
+    *ret_value = value;
+    return true;
+}
+
+bool factor_parse(const char *text, const struct factor_numbers *numbers, double *ret_value, struct error *error)
+{
+    if (strlen(text) > 90) return error_input(error, "factor '%.40s...' is too long", text);
+    struct parser p = {text, text, numbers, error};
+    if (!parse_term(&p, ret_value)) return false;
+    skip_blanks(&p);
+    if (*p.at) return error_input(error, "factor '%s': '%s' is left over", text, p.at);
+    return true;
+}
+
+/* ---- bodies ---- */
+
+double factor_site(struct site_plan *plan, const struct site *site, struct where where, double value,
+                   const struct factor_numbers *numbers)
+{
+    const struct armed *armed = site_pass(plan, site, where);
+    if (!armed) return value;
+    struct error error = {0};
+    double factor = armed->value;
+    if (armed->text[0]) {
+        bool parsed = factor_parse(armed->text, numbers, &factor, &error);
+        ASSERT_MESSAGE(parsed, "%s", error.message); /* the loader has parsed it before */
+    }
+    switch (which(armed)) {
+    case FACTOR_OMIT: return 1;
+    case FACTOR_TWICE: return value * value;
+    case FACTOR_TIMES: return value * factor;
+    case FACTOR_SET: return factor;
+    case FACTOR_NEGATE: return -value;
+    default: ASSERT(!"a deviation of another kind"); return value;
+    }
+}
+
+bool decision_site(struct site_plan *plan, const struct site *site, struct where where, bool value, bool early)
+{
+    const struct armed *armed = site_pass(plan, site, where);
+    if (!armed) return value;
+    switch (which(armed)) {
+    case DECISION_ALWAYS: return true;
+    case DECISION_NEVER: return false;
+    case DECISION_NEGATE: return !value;
+    case DECISION_OFF_BY_ONE: return early;
+    default: ASSERT(!"a deviation of another kind"); return value;
+    }
+}
+
+int64_t index_site(struct site_plan *plan, const struct site *site, struct where where, int64_t row,
+                   int64_t row_of_rank_0, int64_t count)
+{
+    const struct armed *armed = site_pass(plan, site, where);
+    if (!armed) return row;
+    int64_t shift = armed->value != 0 ? (int64_t)armed->value : 1;
+    switch (which(armed)) {
+    case TENSOR_DUPLICATE_ROWS: return row_of_rank_0;
+    case TENSOR_SHIFT: return ((row + shift) % count + count) % count;
+    default: ASSERT(!"a deviation of another kind"); return row;
+    }
+}
+
+void tensor_site(struct site_plan *plan, const struct site *site, struct where where, struct tensor values)
+{
+    const struct armed *armed = site_pass(plan, site, where);
+    if (!armed || tensor_count(values) == 0) return;
+    double by = armed->value != 0 ? armed->value : 0.01;
+    switch (which(armed)) {
+    case TENSOR_ZERO:
+        memset(values.data, 0, (size_t)tensor_bytes(values));
+        break;
+    case TENSOR_PERTURB:
+        format_set(values.data, 0, values.storage, format_get(values.data, 0, values.storage) * (1 + by));
+        break;
+    default:
+        ASSERT(!"a deviation of another kind");
+    }
+}

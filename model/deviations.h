@@ -1,0 +1,31 @@
+/* deviations: what factor, decision and tensor sites do wrong, where a run arms them. */
+#ifndef MODEL_DEVIATIONS_H
+#define MODEL_DEVIATIONS_H
+
+#include <stddef.h>
+#include "model/sites.h"
+#include "sim/error.h"
+#include "sim/tensor.h"
+
+/* The run's own numbers, by the letters that a factor may use. */
+struct factor_numbers {
+    double M, D, P, C, T, E;       /* micro-batches, data, pipeline, context, tensor, expert ranks */
+    double A;                      /* what the gradient reduction divides by: D (avg) or 1 (sum) */
+    double N, N_all, N_unshifted;  /* of the step, all data ranks: valid targets, positions, tokens that are not padding */
+    double n, n_rank;              /* valid targets of this micro-batch, of this data rank's whole step */
+};
+
+/* An expression: numbers and letters above, * and /, parentheses; "1/M", "N/(n*M*D)", "2". */
+bool factor_parse(const char *text, const struct factor_numbers *numbers, double *ret_value, struct error *error);
+
+/* The healthy value in, what the site lets through out. plan may be NULL. */
+double factor_site(struct site_plan *plan, const struct site *site, struct where where, double value,
+                   const struct factor_numbers *numbers);
+/* early: what the condition would be one index earlier, for off-by-one. */
+bool decision_site(struct site_plan *plan, const struct site *site, struct where where, bool value, bool early);
+/* Which row stands in row's place: first is data rank 0's row of the same offset, count how many there are. */
+int64_t index_site(struct site_plan *plan, const struct site *site, struct where where, int64_t row, int64_t row_of_rank_0, int64_t count);
+/* In place. */
+void tensor_site(struct site_plan *plan, const struct site *site, struct where where, struct tensor values);
+
+#endif

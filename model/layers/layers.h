@@ -1,0 +1,68 @@
+/* layers: the table of residual blocks that a transformer layer is made of, one line each in
+ * model/layers.def, and the few helpers that they share.
+ *
+ * All blocks have one signature, that of layer_forward and its two backwards (model/transformer.h):
+ * x, y, dx, dy are [T, C], the pointer that forward returns goes to both backwards, what it points
+ * to lives in the arena that was given, temporaries live in context->scratch and are gone on return. */
+#ifndef MODEL_LAYERS_LAYERS_H
+#define MODEL_LAYERS_LAYERS_H
+
+#include "model/transformer.h"
+
+struct layer_kind {
+    const char *name;
+    enum layer_param weight_first, weight_last; /* its own parameters, both ends inclusive */
+    enum layer_param bias_first, bias_last;     /* only where model.bias */
+    void *(*forward)(const struct layer_context *context, struct tensor y, struct tensor x,
+                     const struct layer_weights *weights, struct arena *arena);
+    void (*backward_input)(const struct layer_context *context, struct tensor dx, struct tensor dy,
+                           const struct layer_weights *weights, void *saved, struct arena *arena);
+    void (*backward_weight)(const struct layer_context *context, struct layer_weights *gradients, void *saved);
+    double (*forward_flops)(const struct model_config *model, int64_t tokens);
+};
+
+enum layer_kind_index {
+#define LAYER(name, ...) LAYER_KIND_##name,
+#include "model/layers.def"
+#undef LAYER
+    LAYER_KIND_COUNT
+};
+extern const struct layer_kind layer_kinds[LAYER_KIND_COUNT];
+
+#define LAYER(name, ...)                                                                                      \
+    void *name##_forward(const struct layer_context *context, struct tensor y, struct tensor x,               \
+                         const struct layer_weights *weights, struct arena *arena);                           \
+    void name##_backward_input(const struct layer_context *context, struct tensor dx, struct tensor dy,       \
+                               const struct layer_weights *weights, void *saved, struct arena *arena);        \
+    void name##_backward_weight(const struct layer_context *context, struct layer_weights *gradients,         \
+                                void *saved);                                                                 \
+    double name##_forward_flops(const struct model_config *model, int64_t tokens);
+#include "model/layers.def"
+#undef LAYER
+
+static inline int64_t layer_rows(const struct layer_context *context) { return context->batch * context->seq; }
+
+/* An uninitialised [T] or [T, columns] of the run's storage. */
+static inline struct tensor layer_vector_alloc(const struct layer_context *context, int64_t count, struct arena *arena)
+{
+    enum format storage = context->ops->storage;
+    return tensor_1d(arena_alloc(arena, (size_t)count * format_storage_bytes(storage)), storage, count);
+}
+
+static inline struct tensor layer_matrix_alloc(const struct layer_context *context, int64_t columns,
+                                               struct arena *arena)
+{
+    enum format storage = context->ops->storage;
+    int64_t rows = layer_rows(context);
+    return tensor_2d(arena_alloc(arena, (size_t)(rows * columns) * format_storage_bytes(storage)), storage, rows,
+                     columns);
+}
+
+/* The bias, or a tensor without data where the model has none (the array is not looked at then). */
+static inline struct tensor layer_bias(const struct layer_context *context, const struct layer_weights *weights,
+                                       enum layer_param bias)
+{
+    return context->model->bias ? weights->at[bias] : (struct tensor){ .data = NULL };
+}
+
+#endif

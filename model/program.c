@@ -1,0 +1,278 @@
+/* program: set-up of a rank and its loop over steps and actions. */
+#include "model/program.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim/assertion.h"
+
+enum { TAG_FORWARD = 1, TAG_BACKWARD = 2 };
+
+struct where program_where(const struct program *p, int microbatch, int unit)
+{
+    struct where where = WHERE_NONE;
+    where.rank = rank_id(p->rank);
+    where.stage = p->stage;
+    where.step = p->step;
+    where.microbatch = microbatch;
+    where.layer = unit >= 1 && unit <= p->run->config->model.layers ? unit - 1 : -1;
+    return where;
+}
+
+struct unit *program_unit(struct program *p, int index, int part)
+{
+    for (int i = 0; i < p->units_count; i++) {
+        if (p->units[i].index == index && p->units[i].part == part) return &p->units[i];
+    }
+    return NULL;
+}
+
+/* ---- set-up ---- */
+
+static void make_groups(struct program *p)
+{
+    const struct layout *layout = &p->run->config->layout;
+    static const char *const data_axes[] = {"dp_replicate", "dp_shard"}, *const model_axes[] = {"pp", "dp_shard"};
+    p->pp = communicator_group(p->communicator, "pp");
+    p->dp = communicator_group_over(p->communicator, "dp", data_axes, 2);
+    /* The norm adds what each rank owns: shards differ over dp_shard, whole copies are counted once. */
+    p->norm_group = layout->zero == ZERO_3 ? communicator_group_over(p->communicator, "model", model_axes, 2) : p->pp;
+    if (p->tied_apart && (p->is_first || p->is_last)) {
+        int me = rank_id(p->rank), pair[2] = {mesh_rank_at(&p->run->mesh, me, "pp", 0),
+                                              mesh_rank_at(&p->run->mesh, me, "pp", layout->pp - 1)};
+        p->embedding = communicator_group_of(p->communicator, "embedding", pair, 2);
+    }
+}
+
+static void load_values(struct program *p, struct unit *unit)
+{
+    enum format storage = p->run->ops->storage;
+    size_t bytes = format_storage_bytes(storage);
+    for (int i = 0; i < unit->count; i++) {
+        const struct unit_param *q = &unit->params[i];
+        memcpy((char *)unit->shard + q->shard_at * bytes,
+               (const char *)p->run->initial[q->param] + (size_t)(q->first_row * q->columns) * bytes,
+               (size_t)(q->my_rows * q->columns) * bytes);
+    }
+}
+
+static void add_unit(struct program *p, int index, int part)
+{
+    const struct param_table *table = &p->run->params;
+    int params[LAYER_PARAMS_MAX], count = 0;
+    for (int i = 0; i < table->count; i++) {
+        if (table->params[i].unit == index) params[count++] = i;
+    }
+    struct unit *unit = &p->units[p->units_count++];
+    unit_init(unit, &p->context, index, part, params, count, table, p->run->config->layout.zero == ZERO_3);
+    load_values(p, unit);
+}
+
+static void make_units(struct program *p)
+{
+    const struct run_config *config = p->run->config;
+    int units = unit_count(&config->model), shards = p->context.shard_group->size;
+    p->units = arena_zalloc(p->context.arena, (size_t)(units + 1) * sizeof *p->units);
+    for (int u = 0; u < units; u++) {
+        if (layout_stage_of_unit(&config->layout, &config->model, u) != p->stage) continue;
+        if (p->record->units++ == 0) p->record->first_unit = u;
+        add_unit(p, u, 0);
+    }
+    if (p->tied_apart && p->is_last) add_unit(p, 0, 1);
+    size_t work = 0, bytes = format_storage_bytes(p->run->ops->storage);
+    for (int i = 0; i < p->units_count; i++) {
+        size_t count = unit_work_count(&p->units[i], shards);
+        if (count > work) work = count;
+        struct rank_record *record = p->record;
+        record->param_bytes += (int64_t)(p->units[i].shard_count * bytes);
+        record->grad_bytes += (int64_t)((p->units[i].full_count + p->units[i].shard_count) * bytes);
+        record->optimizer_bytes += (int64_t)(2 * p->units[i].shard_count * bytes);
+    }
+    p->context.work = arena_alloc(p->context.arena, work * bytes);
+    p->context.work_probe = arena_alloc(p->context.arena, work * bytes);
+}
+
+static struct program *program_new(struct rank *rank, const struct run *run)
+{
+    const struct run_config *config = run->config;
+    const struct layout *layout = &config->layout;
+    struct arena *arena = rank_arena(rank, ARENA_RUN);
+    struct program *p = arena_zalloc(arena, sizeof *p);
+    int id = rank_id(rank);
+    p->rank = rank;
+    p->run = run;
+    p->record = &run->record->rank[id];
+    p->stage = p->record->stage;
+    p->data_rank = p->record->data_rank;
+    p->is_first = p->stage == 0;
+    p->is_last = p->stage == layout->pp - 1;
+    p->tied_apart = config->model.tie_embeddings && layout->pp > 1;
+    p->communicator = p->record->communicator = communicator_new(rank, &run->mesh);
+    if (layout->all_reduce[0]) communicator_set_algorithm(p->communicator, "all_reduce", layout->all_reduce);
+    if (layout->all_gather[0]) communicator_set_algorithm(p->communicator, "all_gather", layout->all_gather);
+    if (layout->reduce_scatter[0]) communicator_set_algorithm(p->communicator, "reduce_scatter", layout->reduce_scatter);
+    make_groups(p);
+    p->context = (struct unit_context){.communicator = p->communicator, .data_group = p->dp, .ops = run->ops, .plan = run->plan,
+        .shard_group = communicator_group(p->communicator, "dp_shard"), .record = p->record, .arena = arena,
+        .data_rank = p->data_rank, .data_ranks = layout_data_ranks(layout), .microbatches = layout->microbatches,
+        .reduce_op = layout->reduce_op};
+    make_units(p);
+    schedule_lower(run->schedule, layout->pp, layout->microbatches, p->stage, layout->send_sync, run->plan, id, &p->actions);
+    p->microbatches = arena_zalloc(arena, (size_t)layout->microbatches * sizeof *p->microbatches);
+    p->arena_pool = arena_zalloc(arena, (size_t)layout->microbatches * sizeof(struct arena *));
+    p->scratch = arena_new("scratch", false);
+    return p;
+}
+
+void program_free(struct program *p)
+{
+    if (!p) return;
+    for (int i = 0; i < p->units_count; i++) unit_done(&p->units[i]);
+    for (int m = 0; p->microbatches && m < p->run->config->layout.microbatches; m++) {
+        arena_free(p->microbatches[m].arena);
+        ledger_done(&p->microbatches[m].grad_ledger);
+    }
+    for (int i = 0; i < p->arena_pool_count; i++) arena_free(p->arena_pool[i]);
+    arena_free(p->scratch);
+    action_list_free(&p->actions);
+    free(p->sends);
+}
+
+/* ---- where it stands ---- */
+
+void program_describe(const struct rank *rank, char *text, size_t size)
+{
+    const struct program *p = rank_program(rank);
+    if (!p) {
+        snprintf(text, size, "before its program");
+    } else if (p->action < p->actions.count) {
+        struct action a = p->actions.actions[p->action];
+        int peer = a.kind == ACTION_SEND_F || a.kind == ACTION_RECV_B ? p->stage + 1 : p->stage - 1;
+        bool talks = a.kind >= ACTION_SEND_F;
+        int used = snprintf(text, size, "step %d, action %d of %d: %s of micro-batch %d on stage %d", p->step, p->action + 1,
+                            p->actions.count, action_names[a.kind], a.microbatch, p->stage);
+        if (talks && used > 0 && (size_t)used < size) {
+            bool sends = a.kind == ACTION_SEND_F || a.kind == ACTION_SEND_B;
+            snprintf(text + used, size - (size_t)used, " %s stage %d", sends ? "to" : "from", peer);
+        }
+    } else {
+        snprintf(text, size, "step %d, after its last action: reductions and optimizer", p->step);
+    }
+}
+
+/* ---- actions ---- */
+
+static struct buffer activations(struct tensor t, size_t probes, struct ledger *ledger)
+{
+    return (struct buffer){t.data, (size_t)tensor_count(t) + probes, t.storage, t.storage, ledger};
+}
+
+static struct tensor activation_buffer(struct program *p, struct microbatch *mb)
+{
+    const struct run_config *config = p->run->config;
+    int64_t rows = (int64_t)layout_sequences_per_microbatch(config) * config->model.seq;
+    enum format storage = p->run->ops->storage;
+    size_t bytes = (size_t)(rows * config->model.dim) * format_storage_bytes(storage);
+    return tensor_2d(arena_alloc(mb->arena, bytes), storage, rows, config->model.dim);
+}
+
+static void keep_send(struct program *p, struct transfer *transfer)
+{
+    if (p->sends_count == p->sends_capacity) {
+        p->sends_capacity = p->sends_capacity ? 2 * p->sends_capacity : 16;
+        p->sends = memory_realloc(p->sends, (size_t)p->sends_capacity * sizeof(struct transfer *));
+    }
+    p->sends[p->sends_count++] = transfer;
+}
+
+static void send_to(struct program *p, const struct comm *how, struct buffer buffer, int stage, uint32_t tag)
+{
+    bool sync = p->run->config->layout.send_sync;
+    struct transfer *transfer = send_start(p->communicator, p->pp, how, buffer, stage, tag, sync ? SEND_SYNC : SEND_ASYNC);
+    if (sync) send_wait(p->communicator, transfer);
+    else keep_send(p, transfer);
+}
+
+static void receive_activation(struct program *p, int microbatch)
+{
+    stage_draw(p, microbatch);
+    struct microbatch *mb = stage_open(p, microbatch);
+    struct comm how = {.site = &site_pp_send_activation, .where = program_where(p, microbatch, -1)};
+    mb->input = activation_buffer(p, mb);
+    memory_poison(mb->input.data, (size_t)tensor_bytes(mb->input));
+    receive(p->communicator, p->pp, &how, activations(mb->input, 0, NULL), p->stage - 1, TAG_FORWARD);
+}
+
+static void receive_gradient(struct program *p, int microbatch)
+{
+    struct microbatch *mb = stage_open(p, microbatch);
+    size_t probes = p->units[0].probe_count;
+    struct comm how = {.site = &site_pp_send_grad, .where = program_where(p, microbatch, -1), .uncounted = probes};
+    stage_receive_grad_buffer(p, mb);
+    struct buffer buffer = activations(mb->output_grad, probes, &mb->grad_ledger);
+    memory_poison(buffer.data, buffer.count * format_storage_bytes(buffer.storage));
+    receive(p->communicator, p->pp, &how, buffer, p->stage + 1, TAG_BACKWARD);
+}
+
+static void run_action(struct program *p, struct action a)
+{
+    struct microbatch *mb = &p->microbatches[a.microbatch];
+    struct comm how = {.where = program_where(p, a.microbatch, -1)};
+    switch (a.kind) {
+    case ACTION_RECV_F: receive_activation(p, a.microbatch); break;
+    case ACTION_RECV_B: receive_gradient(p, a.microbatch); break;
+    case ACTION_FORWARD:
+        if (p->is_first) stage_draw(p, a.microbatch);
+        stage_forward(p, a.microbatch);
+        break;
+    case ACTION_BACKWARD:
+        stage_backward(p, a.microbatch);
+        if (p->is_first) stage_close(p, a.microbatch);
+        break;
+    case ACTION_SEND_F:
+        how.site = &site_pp_send_activation;
+        send_to(p, &how, activations(mb->output, 0, NULL), p->stage + 1, TAG_FORWARD);
+        break;
+    case ACTION_SEND_B:
+        how.site = &site_pp_send_grad;
+        how.uncounted = p->units[0].probe_count;
+        send_to(p, &how, activations(mb->input_grad, how.uncounted, &mb->grad_ledger), p->stage - 1, TAG_BACKWARD);
+        stage_close(p, a.microbatch);
+        break;
+    }
+}
+
+static void report_progress(const struct program *p)
+{
+    const struct train_options *options = p->run->options;
+    if (!options->progress || rank_id(p->rank) != 0) return;
+    int64_t done = (int64_t)p->step * p->actions.count + p->action;
+    options->progress(options->progress_context, done, (int64_t)p->run->config->train.steps * p->actions.count);
+}
+
+void program_main(struct rank *rank, void *argument)
+{
+    const struct run *run = argument;
+    struct program *p = program_new(rank, run);
+    run->programs[rank_id(rank)] = p;
+    rank_set_program(rank, p, program_describe);
+    capture_params(p, -1);
+    for (p->step = 0; p->step < run->config->train.steps; p->step++) {
+        step_begin(p);
+        for (p->action = 0; p->action < p->actions.count; p->action++) {
+            report_progress(p);
+            run_action(p, p->actions.actions[p->action]);
+        }
+        for (int i = 0; i < p->sends_count; i++) send_wait(p->communicator, p->sends[i]);
+        p->sends_count = 0;
+        step_finish(p);
+        arena_reset(rank_arena(rank, ARENA_STEP));
+    }
+    p->step--;
+    p->record->unwaited = transport_unwaited(rank);
+    p->record->time_s = rank_time_s(rank);
+    p->record->busy_s = rank_busy_s(rank);
+    p->record->activation_peak_bytes = p->activation_bytes;
+    p->record->peak_bytes = p->record->param_bytes + p->record->grad_bytes + p->record->optimizer_bytes + p->activation_bytes;
+}

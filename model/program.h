@@ -1,0 +1,86 @@
+/* program: one rank's training program: its place in the mesh, its units, its actions, one step after
+ * another. Split over program.c (set-up, the loop over actions), stage.c (computing), finish.c (end of step). */
+#ifndef MODEL_PROGRAM_H
+#define MODEL_PROGRAM_H
+
+#include "model/data.h"
+#include "model/deviations.h"
+#include "model/schedule.h"
+#include "model/train.h"
+#include "model/unit.h"
+#include "model/vectors.h"
+
+/* What all ranks of a run share and only read. */
+struct run {
+    const struct run_config *config;
+    const struct train_options *options;
+    struct site_plan *plan;
+    const struct ops *ops;
+    struct mesh mesh;
+    struct param_table params;
+    struct data data;
+    const struct schedule *schedule;
+    void *const *initial;            /* [params] full values in the run's storage */
+    struct record *record;
+    struct program **programs;       /* [ranks], for freeing */
+};
+
+/* A micro-batch in flight on a stage. Memory from its own arena, from forward to the end of its backward. */
+struct microbatch {
+    struct arena *arena;
+    int64_t first_sequence;          /* due, within the step */
+    int32_t *tokens, *targets, *positions, *documents; /* [T] as drawn */
+    struct tensor input, output;     /* of the stage, [T, dim]; the first stage has no input */
+    struct tensor output_grad, input_grad;             /* each with probe_count numbers behind */
+    void *output_probes, *input_probes;
+    struct ledger grad_ledger;       /* what output_grad holds */
+    struct layer_saved **layers;     /* [units] */
+    struct head_saved *head;
+    struct tensor token_loss, token_weight;
+    double seed;
+};
+
+struct program {
+    struct rank *rank;
+    const struct run *run;
+    struct rank_record *record;
+    struct communicator *communicator;
+    struct group *pp, *dp, *norm_group, *embedding;
+    struct unit_context context;
+    int stage, data_rank;
+    bool is_first, is_last, tied_apart; /* tied_apart: the head's weight is a copy on another stage */
+    struct unit *units; int units_count;  /* of this stage in dataflow order, the tied copy last */
+    struct action_list actions; int action;
+    int step;
+    struct microbatch *microbatches;
+    struct arena **arena_pool; int arena_pool_count;
+    struct arena *scratch;
+    struct transfer **sends; int sends_count, sends_capacity;
+    double denominator;              /* of this step; last stage */
+    struct data_counts counts;       /* of this data rank's step */
+    struct factor_numbers numbers;
+    double report;                   /* this data rank's part of the logged loss */
+    int64_t activation_bytes;
+};
+
+void program_main(struct rank *rank, void *run);
+void program_describe(const struct rank *rank, char *text, size_t size);
+void program_free(struct program *program);
+
+/* stage.c */
+void stage_draw(struct program *p, int microbatch);
+void stage_forward(struct program *p, int microbatch);
+void stage_backward(struct program *p, int microbatch);
+struct microbatch *stage_open(struct program *p, int microbatch);
+void stage_close(struct program *p, int microbatch);
+void stage_receive_grad_buffer(struct program *p, struct microbatch *mb);
+/* finish.c */
+void step_begin(struct program *p);
+void step_finish(struct program *p);
+void capture_params(struct program *p, int step);
+
+struct where program_where(const struct program *p, int microbatch, int unit);
+struct unit *program_unit(struct program *p, int index, int part); /* NULL: not on this stage */
+void record_sketches(struct program *p, int microbatch, int unit, enum sketch_kind kind, struct tensor activations);
+
+#endif

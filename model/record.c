@@ -1,0 +1,89 @@
+/* record: memory of a run's record, and what follows from the layout alone. */
+#include "model/record.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/data.h"
+#include "model/vectors.h"
+#include "sim/assertion.h"
+
+void *record_grow(struct arena *arena, void *items, int count, int *capacity, size_t item_bytes)
+{
+    int grown = *capacity ? 2 * *capacity : 64;
+    void *fresh = arena_alloc(arena, (size_t)grown * item_bytes);
+    if (count) memcpy(fresh, items, (size_t)count * item_bytes);
+    *capacity = grown;
+    return fresh;
+}
+
+void record_free(struct record *record)
+{
+    if (!record) return;
+    for (int r = 0; r < record->ranks; r++) {
+        struct rank_record *rank = &record->rank[r];
+        for (int i = 0; i < rank->gradients.count; i++) ledger_done(&rank->gradients.items[i].ledger);
+        communicator_free(rank->communicator);
+        arena_free(rank->arena);
+    }
+    machine_free(record->machine);
+    arena_free(record->arena);
+    free(record);
+}
+
+static void add_param(struct param_table *table, struct param_info info, int unit)
+{
+    struct param *p = &table->params[table->count++];
+    *p = (struct param){.info = info, .unit = unit, .rows = info.shape[0], .columns = info.dims == 2 ? info.shape[1] : 1};
+}
+
+static struct param_info named(const char *name, int dims, int64_t rows, int64_t columns, bool is_norm)
+{
+    struct param_info info = {.dims = dims, .shape = {rows, columns}, .is_norm = is_norm};
+    strncpy(info.name, name, sizeof info.name - 1);
+    return info;
+}
+
+struct param_table param_table_new(const struct model_config *model, struct arena *arena)
+{
+    struct param_table table = {0};
+    table.params = arena_zalloc(arena, (size_t)(model->layers * LAYER_PARAMS_MAX + 3) * sizeof *table.params);
+    add_param(&table, named("tok_embeddings.weight", 2, model->vocab, model->dim, false), 0);
+    for (int layer = 0; layer < model->layers; layer++) {
+        struct param_info infos[LAYER_PARAMS_MAX];
+        int count = layer_params(model, layer, infos);
+        for (int i = 0; i < count; i++) add_param(&table, infos[i], layer + 1);
+    }
+    add_param(&table, named("norm.weight", 1, model->dim, 1, true), model->layers + 1);
+    if (!model->tie_embeddings) add_param(&table, named("output.weight", 2, model->vocab, model->dim, false), model->layers + 1);
+    return table;
+}
+
+struct layout layout_standalone(const struct model_config *model)
+{
+    struct layout layout = {.pp = 1, .dp_replicate = 1, .dp_shard = 1, .microbatches = 1, .schedule = "1F1B",
+                            .zero = ZERO_0, .reduce_op = FSDP_REDUCE_AVG, .sync = SYNC_LAST_MICROBATCH};
+    layout.layers_per_stage[0] = model->layers;
+    return layout;
+}
+
+int layout_stage_of_unit(const struct layout *layout, const struct model_config *model, int unit)
+{
+    if (unit == 0) return 0;
+    if (unit == model->layers + 1) return layout->pp - 1;
+    int stage = 0, end = layout->layers_per_stage[0];
+    while (unit > end) end += layout->layers_per_stage[++stage];
+    ASSERT(stage < layout->pp);
+    return stage;
+}
+
+int layout_sequences_per_microbatch(const struct run_config *config)
+{
+    return config->train.global_batch / (layout_data_ranks(&config->layout) * config->layout.microbatches);
+}
+
+int64_t record_valid_tokens_due(const struct record *record, int step)
+{
+    ASSERT(step >= 0 && step < record->config.train.steps);
+    return record->valid_due[step];
+}

@@ -1,0 +1,137 @@
+/* record: what one run did, and all that comparison, checks and diagnosis may read of it.
+ *
+ * Written by the ranks, each into its own part; read after the run. Facts are what the program really
+ * used (the factor that multiplied, the version that was gathered, the numbers that arrived), noted
+ * after its sites were passed. Nothing here says whether a fault was injected. */
+#ifndef MODEL_RECORD_H
+#define MODEL_RECORD_H
+
+#include "collectives/communicator.h"
+#include "model/config.h"
+#include "model/transformer.h"
+#include "sim/ledger.h"
+#include "sim/machine.h"
+
+/* Units are what FSDP shards together: 0 = embedding, 1..layers = layers, layers+1 = head (norm, output). */
+static inline int unit_count(const struct model_config *m) { return m->layers + 2; }
+
+/* One parameter of the model, in dataflow order. Tied: output.weight is absent; the head uses parameter 0. */
+struct param { struct param_info info; int unit; int64_t rows, columns; /* columns 1 for vectors; rows is what FSDP shards */ };
+struct param_table { int count; struct param *params; };
+
+/* Which sequences a micro-batch really held, as the rank read them. Recorded on first and last stage. */
+struct sample_fact { int step, microbatch, first_sequence /* due */; int count; const int64_t *sequences /* drawn [count], ids within the whole data */; uint64_t token_hash, target_hash; };
+
+/* Loss of one micro-batch; last stage only. weight due for each valid token of loss.parallel: 1/N. */
+struct loss_fact {
+    int step, microbatch;
+    int64_t valid, unshifted, positions;   /* targets not ignored; tokens that are not padding; all positions (batch*seq) */
+    double loss_sum;                       /* S: sum of the valid tokens' losses, fp64, ascending */
+    double denominator, scale, compensation; /* what was used: seed = compensation * scale / denominator; compensation = data ranks where reduce_op averages, else 1 */
+    double seed;                           /* the number that multiplied every valid token's gradient */
+    double backward_loss;                  /* S * seed: the scalar that backward was called on */
+    int64_t token_count;                   /* batch*seq */
+    const double *token_loss;              /* [token_count], sequence by sequence; 0 where ignored */
+    const double *token_weight;            /* [token_count]: cotangent really used */
+};
+/* Token counts this data rank saw when it made its denominator; last stage. */
+struct count_fact { int step; int64_t valid_local, unshifted_local, positions_local; double valid_global; /* after loss.token_count_reduce */ };
+
+/* Sketch of one sequence's activation (or its gradient) at a boundary of units. */
+enum sketch_kind {
+    SKETCH_FORWARD_OUT,   /* unit's output */
+    SKETCH_FORWARD_IN,    /* unit's input, where it came from another stage */
+    SKETCH_BACKWARD_OUT,  /* gradient of the unit's input (not for the embedding) */
+    SKETCH_BACKWARD_IN,   /* gradient of the unit's output, where it came from another stage */
+};
+struct sketch_fact { int step, microbatch, sequence /* global index within the step, as due */, unit; enum sketch_kind kind; double value[5]; /* vector_sketch */ bool finite; };
+
+/* Parameter versions a unit computed with: the step whose weights each shard carried (due: all = step). */
+struct version_fact { int step, microbatch, unit; bool backward; int version_min, version_max; int shard_min /* member that carried version_min */; };
+
+/* A gradient on its way. In GRADIENT_LOCAL the ledger's rank is the data rank, part the use (0; 1 for the tied head). */
+enum gradient_stage {
+    GRADIENT_LOCAL,       /* unsharded accumulator as it goes into the reduction */
+    GRADIENT_UNREDUCED,   /* what never went into a reduction by the end of the step, if anything */
+    GRADIENT_REDUCED,     /* what the optimizer is given, after divisor, flush and tied reduction; raw, before clipping */
+};
+struct gradient_fact {
+    int step, microbatch /* -1 for REDUCED */, unit; enum gradient_stage stage;
+    struct ledger ledger;                  /* multiplicities and scales by origin */
+    /* REDUCED only: weights measured on the numbers themselves: probes that went through the same additions,
+     * reductions and divisions as the gradient. probe[(step parity * D + data rank) * M + micro-batch]. */
+    int probe_count; const double *probe;
+    bool finite;
+};
+/* A factor that multiplied or divided a gradient. */
+struct factor_fact { const struct site *site; int step, microbatch, unit; double value; };
+/* Was this unit reduced after this micro-batch? */
+struct sync_fact { int step, microbatch, unit; bool synced; };
+struct norm_fact { int step; double local_squares /* of what this rank owns, each element once */, norm, coefficient; };
+struct report_fact { int step; double logged; };
+struct update_fact { int step, unit, param; int64_t elements /* of this rank's shard */; int updates; int version /* after */; };
+
+/* A slice of rows of one parameter. */
+enum tensor_kind { TENSOR_GRADIENT /* raw, reduced */, TENSOR_PARAM /* after the update; step -1: initial */ };
+struct tensor_fact {
+    int step, param /* index into param_table */, unit /* where it lives: differs from the param's own for the tied copy */; enum tensor_kind kind;
+    int64_t first_row, rows;               /* rows may be 0: an empty shard */
+    int replica;                           /* 0: the copy whose data the comparison puts together */
+    const void *data;                      /* rows*columns, storage of the run */
+    uint64_t digest[2];
+    double terms_norm;                     /* GRADIENT: || sum of |terms| || estimate for what is zero in exact arithmetic; 0 if not known */
+};
+/* Memory that was not meant to be read, or numbers that are not finite. */
+struct poison_fact { int step, microbatch, unit; const struct site *site; const char *what; };
+
+#define RECORD_VECTOR(type) struct { int count, capacity; type *items; }
+struct rank_record {
+    int rank, stage, data_rank, replicate, shard; /* data_rank = replicate * dp_shard + shard */
+    int first_unit, units;                 /* of its stage; the tied copy on the last stage is not counted */
+    RECORD_VECTOR(struct sample_fact) samples;
+    RECORD_VECTOR(struct loss_fact) losses;
+    RECORD_VECTOR(struct count_fact) counts;
+    RECORD_VECTOR(struct sketch_fact) sketches;
+    RECORD_VECTOR(struct version_fact) versions;
+    RECORD_VECTOR(struct gradient_fact) gradients;
+    RECORD_VECTOR(struct factor_fact) factors;
+    RECORD_VECTOR(struct sync_fact) syncs;
+    RECORD_VECTOR(struct norm_fact) norms;
+    RECORD_VECTOR(struct report_fact) reports;
+    RECORD_VECTOR(struct update_fact) updates;
+    RECORD_VECTOR(struct tensor_fact) tensors;
+    RECORD_VECTOR(struct poison_fact) poisons;
+    struct communicator *communicator;     /* calls and traffic; owned by the record; NULL before the rank began */
+    int unwaited;                          /* handles never waited for */
+    double busy_s, time_s;                 /* virtual */
+    int64_t param_bytes, grad_bytes, optimizer_bytes, activation_peak_bytes, peak_bytes;
+    struct arena *arena;                   /* owns all arrays above */
+};
+
+struct record {
+    struct run_config config;              /* with layout and format of this run (data.text borrowed) */
+    struct param_table params;
+    struct mesh mesh;
+    int ranks;
+    struct rank_record *rank;              /* [ranks] */
+    enum machine_outcome outcome;
+    struct deadlock deadlock;              /* deep copy; blocked_count 0 unless it deadlocked */
+    int unreceived; char unreceived_text[256];
+    const char *cpu_path, *gemm, *coroutine, *openblas_core;
+    double wall_s;                         /* of the run alone; for `performance` only */
+    uint64_t digest[2];                    /* losses, gradients, parameters, communication */
+    const int64_t *valid_due;              /* [steps]: see record_valid_tokens_due */
+    struct machine *machine;               /* kept for the texts it owns */
+    struct arena *arena;
+};
+void record_free(struct record *record);   /* accepts NULL */
+
+struct param_table param_table_new(const struct model_config *model, struct arena *arena);
+
+/* ---- what follows from the layout alone ---- */
+int layout_stage_of_unit(const struct layout *layout, const struct model_config *model, int unit);
+int layout_sequences_per_microbatch(const struct run_config *config);
+/* All-data-ranks count of valid tokens of a step, from the data (not from the run). */
+int64_t record_valid_tokens_due(const struct record *record, int step);
+
+#endif

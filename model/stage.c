@@ -1,0 +1,343 @@
+/* stage: the forward and backward of one micro-batch through this rank's units.
+ *
+ * Loss: S = sum of the valid tokens' losses; backward is called on S * seed,
+ *     seed = compensation * scale / denominator,
+ * denominator = valid tokens of the whole step over all data ranks, scale = 1, compensation = data ranks
+ * where the gradient reduction averages (which divides by them again), else 1. So every valid token weighs
+ * 1/N in every gradient, however the batch is cut: token_mean. */
+#include "model/program.h"
+
+#include "sim/assertion.h"
+#include "sim/hash.h"
+
+static enum format storage_of(const struct program *p)
+{
+    return p->run->ops->storage;
+}
+
+static int64_t rows_of(const struct program *p)
+{
+    return (int64_t)layout_sequences_per_microbatch(p->run->config) * p->run->config->model.seq;
+}
+
+struct microbatch *stage_open(struct program *p, int microbatch)
+{
+    struct microbatch *mb = &p->microbatches[microbatch];
+    if (mb->arena) return mb;
+    struct ledger ledger = mb->grad_ledger;
+    *mb = (struct microbatch){.grad_ledger = ledger};
+    ledger_clear(&mb->grad_ledger);
+    mb->arena = p->arena_pool_count ? p->arena_pool[--p->arena_pool_count] : arena_new("micro-batch", false);
+    return mb;
+}
+
+void stage_close(struct program *p, int microbatch)
+{
+    struct microbatch *mb = &p->microbatches[microbatch];
+    int64_t used = 0;
+    for (int m = 0; m < p->run->config->layout.microbatches; m++) {
+        if (p->microbatches[m].arena) used += (int64_t)arena_used(p->microbatches[m].arena);
+    }
+    if (used > p->activation_bytes) p->activation_bytes = used;
+    arena_reset(mb->arena);
+    p->arena_pool[p->arena_pool_count++] = mb->arena;
+    mb->arena = NULL;
+}
+
+/* [T, dim] with room for the probes behind. */
+static struct tensor gradient_buffer(struct program *p, struct microbatch *mb, void **ret_probes)
+{
+    int64_t rows = rows_of(p), dim = p->run->config->model.dim;
+    size_t bytes = format_storage_bytes(storage_of(p)), probes = p->units[0].probe_count;
+    char *data = arena_alloc(mb->arena, ((size_t)(rows * dim) + probes) * bytes);
+    *ret_probes = data + (size_t)(rows * dim) * bytes;
+    return tensor_2d(data, storage_of(p), rows, dim);
+}
+
+void stage_receive_grad_buffer(struct program *p, struct microbatch *mb)
+{
+    mb->output_grad = gradient_buffer(p, mb, &mb->output_probes);
+}
+
+void record_sketches(struct program *p, int microbatch, int unit, enum sketch_kind kind, struct tensor activations)
+{
+    const struct run_config *config = p->run->config;
+    int per = layout_sequences_per_microbatch(config);
+    size_t count = (size_t)config->model.seq * (size_t)config->model.dim;
+    for (int i = 0; i < per; i++) {
+        struct sketch_fact fact = {.step = p->step, .microbatch = microbatch, .unit = unit, .kind = kind, .finite = true};
+        fact.sequence = (p->data_rank * config->layout.microbatches + microbatch) * per + i;
+        const char *data = (const char *)activations.data + (size_t)i * count * format_storage_bytes(activations.storage);
+        p->run->ops->vector_sketch(fact.value, data, count);
+        fact.finite = fact.value[4] - fact.value[4] == 0;
+        record_push(p->record, sketches, fact);
+    }
+}
+
+/* The sequences of a micro-batch: due are (data rank * M + micro-batch) * b + i of the step. */
+void stage_draw(struct program *p, int microbatch)
+{
+    const struct run_config *config = p->run->config;
+    const struct data *data = &p->run->data;
+    struct microbatch *mb = stage_open(p, microbatch);
+    int per = layout_sequences_per_microbatch(config), seq = config->model.seq, m_count = config->layout.microbatches;
+    size_t bytes = (size_t)(per * seq) * sizeof(int32_t);
+    int64_t *drawn = arena_alloc(p->record->arena, (size_t)per * sizeof *drawn);
+    mb->tokens = arena_alloc(mb->arena, bytes);
+    mb->targets = arena_alloc(mb->arena, bytes);
+    mb->documents = arena_alloc(mb->arena, bytes);
+    mb->positions = arena_alloc(mb->arena, bytes);
+    mb->first_sequence = (int64_t)(p->data_rank * m_count + microbatch) * per;
+    struct where where = program_where(p, microbatch, -1);
+    for (int i = 0; i < per; i++) {
+        int64_t step_first = (int64_t)p->step * config->train.global_batch;
+        int64_t due = step_first + mb->first_sequence + i, of_rank_0 = step_first + (int64_t)microbatch * per + i;
+        drawn[i] = index_site(p->run->plan, &site_data_sample, where, due, of_rank_0, data->sequences);
+        size_t to = (size_t)(i * seq), from = (size_t)(drawn[i] * seq), row = (size_t)seq * sizeof(int32_t);
+        memcpy(mb->tokens + to, data->tokens + from, row);
+        memcpy(mb->targets + to, data->targets + from, row);
+        memcpy(mb->documents + to, data->documents + from, row);
+        for (int t = 0; t < seq; t++) mb->positions[to + (size_t)t] = t;
+    }
+    if (!p->is_first && !p->is_last) return;
+    struct sample_fact fact = {.step = p->step, .microbatch = microbatch, .count = per, .sequences = drawn,
+                               .first_sequence = (int)mb->first_sequence};
+    struct hash tokens, targets;
+    uint64_t digest[2];
+    hash_init(&tokens);
+    hash_init(&targets);
+    hash_bytes(&tokens, mb->tokens, bytes);
+    hash_bytes(&targets, mb->targets, bytes);
+    hash_finish(&tokens, digest);
+    fact.token_hash = digest[0];
+    hash_finish(&targets, digest);
+    fact.target_hash = digest[0];
+    record_push(p->record, samples, fact);
+}
+
+static struct layer_context layer_context(struct program *p, struct microbatch *mb)
+{
+    const struct run_config *config = p->run->config;
+    return (struct layer_context){.model = &config->model, .ops = p->run->ops, .seq = config->model.seq,
+        .batch = layout_sequences_per_microbatch(config), .positions = mb->positions,
+        .documents = config->model.document_mask ? mb->documents : NULL, .scratch = p->scratch};
+}
+
+static struct layer_weights weights_of(struct unit *unit, enum format storage, bool gradients)
+{
+    struct layer_weights weights = {0};
+    for (int i = 0; i < unit->count; i++) {
+        weights.at[i] = gradients ? unit_grad_tensor(unit, i, storage) : unit_param_tensor(unit, i, storage);
+    }
+    return weights;
+}
+
+/* The unit whose parameter 0 the head multiplies with: the embedding where tied, else the head's own second. */
+static struct unit *output_unit(struct program *p, int *ret_param)
+{
+    if (!p->run->config->model.tie_embeddings) {
+        *ret_param = 1;
+        return program_unit(p, unit_count(&p->run->config->model) - 1, 0);
+    }
+    *ret_param = 0;
+    return program_unit(p, 0, p->tied_apart ? 1 : 0);
+}
+
+static void advance(struct program *p, double flops)
+{
+    rank_advance(p->rank, flops / (p->run->config->machine.tflops * 1e12));
+}
+
+static double head_flops(const struct program *p)
+{
+    const struct model_config *model = &p->run->config->model;
+    return 2.0 * (double)rows_of(p) * model->dim * model->vocab;
+}
+
+static void note_loss(struct program *p, int microbatch, struct microbatch *mb)
+{
+    const struct run_config *config = p->run->config;
+    int per = layout_sequences_per_microbatch(config);
+    int64_t rows = rows_of(p);
+    struct loss_fact fact = {.step = p->step, .microbatch = microbatch, .positions = rows, .token_count = rows,
+                             .denominator = p->denominator};
+    double *losses = arena_alloc(p->record->arena, (size_t)rows * sizeof *losses);
+    double *weights = arena_alloc(p->record->arena, (size_t)rows * sizeof *weights);
+    for (int64_t t = 0; t < rows; t++) {
+        losses[t] = format_get(mb->token_loss.data, (size_t)t, mb->token_loss.storage);
+        fact.loss_sum += losses[t];
+        fact.valid += mb->targets[t] != TARGET_IGNORED;
+        fact.unshifted += mb->documents[t] != DOCUMENT_PADDING;
+    }
+    p->numbers.n = (double)fact.valid;
+    struct where where = program_where(p, microbatch, unit_count(&config->model) - 1);
+    fact.compensation = p->numbers.A;
+    fact.scale = factor_site(p->run->plan, &site_pp_loss_scale, where, 1, &p->numbers);
+    fact.seed = fact.denominator > 0 ? fact.compensation * fact.scale / fact.denominator : 0;
+    fact.backward_loss = fact.loss_sum * fact.seed;
+    mb->seed = fact.seed;
+    mb->token_weight = tensor_1d(arena_alloc(mb->arena, (size_t)rows * format_storage_bytes(storage_of(p))), storage_of(p), rows);
+    for (int64_t t = 0; t < rows; t++) {
+        format_set(mb->token_weight.data, (size_t)t, storage_of(p), mb->targets[t] == TARGET_IGNORED ? 0 : fact.seed);
+        weights[t] = format_get(mb->token_weight.data, (size_t)t, storage_of(p));
+    }
+    fact.token_loss = losses;
+    fact.token_weight = weights;
+    record_push(p->record, losses, fact);
+    struct factor_fact factors[2] = {{&site_loss_denominator, p->step, microbatch, -1, fact.denominator},
+                                     {&site_pp_loss_scale, p->step, microbatch, -1, fact.scale}};
+    for (int i = 0; i < 2; i++) record_push(p->record, factors, factors[i]);
+    p->report += fact.denominator > 0 ? fact.loss_sum / fact.denominator : 0;
+    (void)per;
+}
+
+static void head_run_forward(struct program *p, int microbatch, struct microbatch *mb, struct tensor x)
+{
+    int output_param, head_index = unit_count(&p->run->config->model) - 1;
+    struct unit *head = program_unit(p, head_index, 0), *output = output_unit(p, &output_param);
+    struct where where = program_where(p, microbatch, head_index);
+    unit_unshard(head, &p->context, where, false);
+    if (output != head) unit_unshard(output, &p->context, program_where(p, microbatch, output->index), false);
+    struct head_weights weights = {unit_param_tensor(head, 0, storage_of(p)), unit_param_tensor(output, output_param, storage_of(p))};
+    struct layer_context context = layer_context(p, mb);
+    int64_t rows = rows_of(p);
+    mb->token_loss = tensor_1d(arena_alloc(mb->arena, (size_t)rows * format_storage_bytes(storage_of(p))), storage_of(p), rows);
+    mb->head = head_forward(&context, mb->token_loss, x, mb->targets, &weights, mb->arena);
+    tensor_site(p->run->plan, &site_layer_forward, where, mb->token_loss);
+    advance(p, head_flops(p));
+    note_loss(p, microbatch, mb);
+}
+
+static void reshard_after_forward(struct program *p)
+{
+    if (!p->run->config->layout.reshard_after_forward) return;
+    for (int i = 0; i < p->units_count; i++) unit_reshard(&p->units[i], storage_of(p));
+}
+
+void stage_forward(struct program *p, int microbatch)
+{
+    const struct model_config *model = &p->run->config->model;
+    const struct ops *ops = p->run->ops;
+    struct microbatch *mb = stage_open(p, microbatch);
+    struct layer_context context = layer_context(p, mb);
+    struct tensor x = mb->input;
+    mb->layers = arena_zalloc(mb->arena, (size_t)p->units_count * sizeof *mb->layers);
+    if (!p->is_first) record_sketches(p, microbatch, p->record->first_unit, SKETCH_FORWARD_IN, x);
+    for (int i = 0; i < p->units_count; i++) {
+        struct unit *unit = &p->units[i];
+        if (unit->part || unit->index == model->layers + 1) continue;
+        struct where where = program_where(p, microbatch, unit->index);
+        unit_unshard(unit, &p->context, where, false);
+        struct tensor y = tensor_2d(arena_alloc(mb->arena, (size_t)(rows_of(p) * model->dim) * format_storage_bytes(storage_of(p))),
+                                    storage_of(p), rows_of(p), model->dim);
+        if (unit->index == 0) {
+            ops->embedding_forward(y, mb->tokens, unit_param_tensor(unit, 0, storage_of(p)));
+        } else {
+            struct layer_weights weights = weights_of(unit, storage_of(p), false);
+            mb->layers[i] = layer_forward(&context, y, x, &weights, mb->arena);
+            advance(p, layer_forward_flops(model, rows_of(p)));
+        }
+        tensor_site(p->run->plan, &site_layer_forward, where, y);
+        record_sketches(p, microbatch, unit->index, SKETCH_FORWARD_OUT, y);
+        if (p->run->config->layout.reshard_after_forward && !(unit->index == 0 && p->is_last && model->tie_embeddings)) {
+            unit_reshard(unit, storage_of(p));
+        }
+        x = y;
+    }
+    mb->output = x;
+    if (p->is_last) head_run_forward(p, microbatch, mb, x);
+    reshard_after_forward(p);
+}
+
+/* A unit's weight gradient is done: note what went in, let the strategy reduce. */
+static void gradient_done(struct program *p, int microbatch, struct microbatch *mb, struct unit *unit, int part)
+{
+    const struct ops *ops = p->run->ops;
+    struct where where = program_where(p, microbatch, unit->index);
+    if (p->run->plan) {
+        for (int i = 0; i < unit->count; i++) {
+            where.param = p->run->params.params[unit->params[i].param].info.name;
+            tensor_site(p->run->plan, &site_layer_weight_gradient, where, unit_grad_tensor(unit, i, storage_of(p)));
+        }
+        where.param = NULL;
+    }
+    void *probes = unit_probes(unit, storage_of(p));
+    ops->vector_add(probes, probes, mb->output_probes, unit->probe_count);
+    for (int i = 0; i < mb->grad_ledger.count; i++) {
+        struct ledger_term term = mb->grad_ledger.terms[i];
+        term.origin.part = part;
+        ledger_add_term(&unit->grad_ledger, term.origin, term.times, term.scale);
+    }
+    unit->is_unreduced = true;
+}
+
+static void post_backward(struct program *p, int microbatch, struct unit *unit)
+{
+    const struct layout *layout = &p->run->config->layout;
+    unit_post_backward(unit, p->units, p->units_count, &p->context, program_where(p, microbatch, unit->index), layout->sync);
+    if (layout->reshard_after_forward || unit->backwards == layout->microbatches) unit_reshard(unit, storage_of(p));
+}
+
+static void head_run_backward(struct program *p, int microbatch, struct microbatch *mb)
+{
+    int output_param, head_index = unit_count(&p->run->config->model) - 1;
+    struct unit *head = program_unit(p, head_index, 0), *output = output_unit(p, &output_param);
+    struct where where = program_where(p, microbatch, head_index);
+    unit_unshard(head, &p->context, where, true);
+    if (output != head) unit_unshard(output, &p->context, program_where(p, microbatch, output->index), true);
+    struct head_weights weights = {unit_param_tensor(head, 0, storage_of(p)), unit_param_tensor(output, output_param, storage_of(p))};
+    struct head_weights gradients = {unit_grad_tensor(head, 0, storage_of(p)), unit_grad_tensor(output, output_param, storage_of(p))};
+    struct layer_context context = layer_context(p, mb);
+    struct tensor dx = gradient_buffer(p, mb, &mb->output_probes);
+    size_t parity = (size_t)(p->step & 1), m = (size_t)p->run->config->layout.microbatches;
+    memset(mb->output_probes, 0, head->probe_count * format_storage_bytes(storage_of(p)));
+    format_set(mb->output_probes, (parity * (size_t)p->context.data_ranks + (size_t)p->data_rank) * m + (size_t)microbatch,
+               storage_of(p), mb->seed);
+    ledger_clear(&mb->grad_ledger);
+    ledger_add_term(&mb->grad_ledger, (struct origin){p->step, p->data_rank, microbatch, 0}, 1, mb->seed);
+    head_backward_input(&context, dx, mb->token_weight, mb->targets, &weights, mb->head, mb->arena);
+    head_backward_weight(&context, &gradients, mb->head);
+    tensor_site(p->run->plan, &site_layer_backward, where, dx);
+    record_sketches(p, microbatch, head_index, SKETCH_BACKWARD_OUT, dx);
+    advance(p, 2 * head_flops(p));
+    gradient_done(p, microbatch, mb, head, 0);
+    if (output != head) gradient_done(p, microbatch, mb, output, 1);
+    post_backward(p, microbatch, head);
+    if (output != head && output->part == 1) post_backward(p, microbatch, output);
+    mb->output_grad = dx;
+}
+
+void stage_backward(struct program *p, int microbatch)
+{
+    const struct model_config *model = &p->run->config->model;
+    struct microbatch *mb = &p->microbatches[microbatch];
+    struct layer_context context = layer_context(p, mb);
+    if (p->is_last) head_run_backward(p, microbatch, mb);
+    else record_sketches(p, microbatch, p->record->first_unit + p->record->units - 1, SKETCH_BACKWARD_IN, mb->output_grad);
+    for (int i = p->units_count - 1; i >= 0; i--) {
+        struct unit *unit = &p->units[i];
+        if (unit->part || unit->index == model->layers + 1) continue;
+        struct where where = program_where(p, microbatch, unit->index);
+        struct tensor dy = mb->output_grad;
+        if (unit->index == 0) {
+            p->run->ops->embedding_backward(unit_grad_tensor(unit, 0, storage_of(p)), mb->tokens, dy);
+        } else {
+            void *probes;
+            struct tensor dx = gradient_buffer(p, mb, &probes);
+            unit_unshard(unit, &p->context, where, true);
+            struct layer_weights weights = weights_of(unit, storage_of(p), false), gradients = weights_of(unit, storage_of(p), true);
+            layer_backward_input(&context, dx, dy, &weights, mb->layers[i], mb->arena);
+            layer_backward_weight(&context, &gradients, mb->layers[i]);
+            memcpy(probes, mb->output_probes, unit->probe_count * format_storage_bytes(storage_of(p)));
+            tensor_site(p->run->plan, &site_layer_backward, where, dx);
+            record_sketches(p, microbatch, unit->index, SKETCH_BACKWARD_OUT, dx);
+            advance(p, 2 * layer_forward_flops(model, rows_of(p)));
+            mb->output_grad = dx;
+            mb->output_probes = probes;
+        }
+        gradient_done(p, microbatch, mb, unit, 0);
+        post_backward(p, microbatch, unit);
+    }
+    mb->input_grad = mb->output_grad;
+    mb->input_probes = mb->output_probes;
+}

@@ -1,0 +1,23 @@
+/* train: runs one training job on virtual ranks and records what it did. The parallel run and its
+ * standalone reference are the same program with another layout. */
+#ifndef MODEL_TRAIN_H
+#define MODEL_TRAIN_H
+
+#include "model/record.h"
+#include "sim/site.h"
+
+struct train_options {
+    int threads;
+    uint64_t interleave;
+    const char *cpu_path, *gemm;           /* NULL: best, "fixed" */
+    bool trace;
+    volatile int *stop;                    /* may be NULL */
+    /* Called on the loop's thread between rounds now and then; may be NULL. done of total in micro-batch actions. */
+    void (*progress)(void *context, int64_t done, int64_t total); void *progress_context;
+};
+
+/* Caller owns the record (record_free). NULL and an error only for the environment's or hpsim's own reasons;
+ * a deadlock or wrong numbers are a record. plan: the armed deviations, or NULL. */
+struct record *train_run(const struct run_config *config, struct site_plan *plan, const struct train_options *options, struct error *error);
+
+#endif

@@ -1,0 +1,33 @@
+/* check: one property of a run, proved from the records. One file and one line (checks.def) each.
+ *
+ * A check reads the evidence and nothing else: never the list of faults. It reports findings, and its value
+ * and limit. */
+#ifndef SCENARIOS_CHECK_H
+#define SCENARIOS_CHECK_H
+
+#include "scenarios/result.h"
+
+/* The two runs, and, where it was run, the same two at the other rung of the ladder. */
+struct evidence {
+    const struct run_config *config;               /* the scenario's, parallel layout */
+    const struct record *parallel, *standalone;
+    const struct record *parallel_other, *standalone_other; /* NULL: not run */
+    const struct comparison *comparison;           /* compare.h; NULL in a deadlock */
+};
+
+struct check_output;                               /* collects findings; see check_find */
+void check_find(struct check_output *output, const struct finding *finding); /* copied; check's id is filled in */
+void check_value(struct check_output *output, double value, double limit);   /* keeps the largest value/limit */
+void check_skip(struct check_output *output, const char *why);
+
+struct check {
+    const char *id;
+    const char *proves;
+    const char *tier;                              /* "default", "deep" */
+    void (*run)(const struct evidence *evidence, struct check_output *output);
+};
+int check_count(void);
+const struct check *check_at(int i);
+const struct check *check_find_by_id(const char *id);
+
+#endif

@@ -1,0 +1,256 @@
+/* contribution: each parameter's reduced gradient holds every (data rank, micro-batch) of this step once, and
+ * nothing else; and so every sequence of the step once.
+ *
+ * Read off the origin ledgers, one station after the other, each against the one before:
+ *   decision    was this unit reduced after this micro-batch as fsdp.sync says?            -> fsdp.sync_now
+ *   local       what went into reductions (or never did): this rank's micro-batches of this
+ *               step once each, none of an earlier step                                    -> pp.grad.clear
+ *               (a missing one where each is reduced: a late result emptied it             -> pp.grad.flush)
+ *   reduced     what the optimizer is given: for each micro-batch that went in, all members -> fsdp.reduce_grad;
+ *               each micro-batch at all, none of an earlier step (but where the reduction
+ *               was never posted, or gave an earlier result again: fsdp.reduce_grad)       -> pp.grad.flush
+ *   tied        both uses of a tied embedding                                              -> tied.grad_reduce
+ * Multiplicities are integers: the limit is exact. A micro-batch whose measured weight is 0 does not
+ * contribute whatever its ledger says (site: pp.loss.scale). The sequences come from the samples (data.sample). */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/sites.h"
+#include "scenarios/check.h"
+#include "scenarios/facts.h"
+#include "scenarios/unit_contribution.h"
+
+static void find_at(const struct evidence *e, struct check_output *output, const struct unit_contribution *u, const struct site *site,
+                    int microbatch, const char *pattern, const char *text)
+{
+    struct finding finding = finding_new(site, place_at_unit(&e->parallel->config, u->rank->rank, u->step, microbatch, u->unit));
+    char name[32];
+    unit_name(&e->parallel->config.model, u->unit, name);
+    finding_pattern(&finding, pattern);
+    finding_say(&finding, "in step %d on rank %d %s %s", u->step, u->rank->rank, name, text);
+    check_value(output, 1, 0);
+    check_find(output, &finding);
+}
+
+/* "micro-batches 0, 2 and 3" */
+static void list_microbatches(const bool *which, int count, char *text, size_t size)
+{
+    int total = 0, done = 0;
+    for (int m = 0; m < count; m++) total += which[m];
+    size_t used = (size_t)snprintf(text, size, total == 1 ? "micro-batch" : "micro-batches");
+    for (int m = 0; m < count && used + 16 < size; m++) {
+        if (!which[m]) continue;
+        const char *before = done == 0 ? " " : done + 1 == total ? " and " : ", ";
+        used += (size_t)snprintf(text + used, size - used, "%s%d", before, m);
+        done++;
+    }
+}
+
+static int first_of(const bool *which, int count)
+{
+    for (int m = 0; m < count; m++) {
+        if (which[m]) return m;
+    }
+    return -1;
+}
+
+/* ---- the decision ---- */
+
+static void check_sync(const struct evidence *e, struct check_output *output, const struct unit_contribution *u)
+{
+    int M = e->parallel->config.layout.microbatches, seen = 0;
+    bool each = e->parallel->config.layout.sync == SYNC_EACH_MICROBATCH, any = false;
+    for (int i = 0; i < u->rank->syncs.count; i++) {
+        const struct sync_fact *fact = &u->rank->syncs.items[i];
+        if (fact->step == u->step && fact->unit == u->unit) any = any || fact->synced;
+    }
+    for (int i = 0; i < u->rank->syncs.count; i++) {
+        const struct sync_fact *fact = &u->rank->syncs.items[i];
+        if (fact->step != u->step || fact->unit != u->unit) continue;
+        bool due = each || ++seen == M;
+        if (fact->synced == due) continue;
+        char text[160];
+        snprintf(text, sizeof text, due ? "does not reduce its gradient after micro-batch %d%s"
+                                        : "reduces its gradient after micro-batch %d, before the last%s",
+                 fact->microbatch, any || !facts_finished(e->parallel) ? "" : ", nor at any other time");
+        find_at(e, output, u, &site_fsdp_sync_now, fact->microbatch, !due ? "early" : any ? "missing-sync" : "never", text);
+    }
+}
+
+/* ---- what went in ---- */
+
+static void check_local(const struct evidence *e, struct check_output *output, const struct unit_contribution *u)
+{
+    int M = e->parallel->config.layout.microbatches, uses = unit_contribution_local_uses(e->parallel, u);
+    bool *missing = memory_zalloc((size_t)M), *doubled = memory_zalloc((size_t)M);
+    char which[200], text[320];
+    for (int m = 0; m < M; m++) {
+        int held = u->local[u->rank->data_rank * M + m], left = u->unreduced[m];
+        missing[m] = held + left < uses && facts_finished(e->parallel);
+        doubled[m] = held > uses;
+    }
+    if (first_of(missing, M) >= 0 && unit_contribution_has_backward(u)) {
+        /* Reduced at each micro-batch, an accumulator is emptied when its result is taken over: if that comes late,
+         * it takes the next micro-batch along. */
+        bool each = e->parallel->config.layout.sync == SYNC_EACH_MICROBATCH;
+        list_microbatches(missing, M, which, sizeof which);
+        snprintf(text, sizeof text, "never reduces the gradient of %s: it was emptied before", which);
+        find_at(e, output, u, each ? &site_pp_grad_flush : &site_pp_grad_clear, first_of(missing, M), "missing-microbatch", text);
+    }
+    if (first_of(doubled, M) >= 0) {
+        list_microbatches(doubled, M, which, sizeof which);
+        snprintf(text, sizeof text, "reduces the gradient of %s more than once: it was not emptied after a reduction", which);
+        find_at(e, output, u, &site_pp_grad_clear, first_of(doubled, M), "doubled-microbatch", text);
+    }
+    if (u->local_earlier > 0 && !u->left_behind) {
+        snprintf(text, sizeof text, "reduces gradients of step %d again: they were not emptied after their reduction", u->earlier_step);
+        find_at(e, output, u, &site_pp_grad_clear, -1, "earlier-step", text);
+    }
+    free(missing);
+    free(doubled);
+}
+
+/* ---- what came out ---- */
+
+static void check_reduced_members(const struct evidence *e, struct check_output *output, const struct unit_contribution *u)
+{
+    int D = layout_data_ranks(&e->parallel->config.layout), M = e->parallel->config.layout.microbatches;
+    bool *lost = memory_zalloc((size_t)M), *flushed = memory_zalloc((size_t)M), *doubled = memory_zalloc((size_t)M);
+    bool repeated = unit_contribution_is_repeated(e->parallel, u), called = unit_contribution_was_called(e->parallel, u);
+    const struct site *late = repeated || !called ? &site_fsdp_reduce_grad : &site_pp_grad_flush;
+    char which[200], text[320];
+    int member = -1;
+    for (int m = 0; m < M; m++) {
+        int present = 0, due = 0;
+        for (int d = 0; d < D; d++) {
+            present += u->reduced[d * M + m] > 0;
+            due += u->local[d * M + m] > 0;
+            doubled[m] = doubled[m] || u->reduced[d * M + m] > u->local[d * M + m] + (d == u->rank->data_rank ? u->unreduced[m] : 0);
+            if (u->local[d * M + m] > 0 && u->reduced[d * M + m] == 0 && member < 0) member = d;
+        }
+        flushed[m] = due > 0 && present == 0;
+        lost[m] = due > present && present > 0;
+    }
+    if (first_of(flushed, M) >= 0) {
+        list_microbatches(flushed, M, which, sizeof which);
+        snprintf(text, sizeof text, "is updated without %s, which %s", which, !called ? "was due in a reduction that was never posted"
+                 : repeated ? "did go into a reduction: an old result took its place"
+                            : "did go into a reduction: its result was not waited for");
+        find_at(e, output, u, late, first_of(flushed, M), !called ? "never-posted" : repeated ? "stale" : "missing-microbatch", text);
+    }
+    if (first_of(lost, M) >= 0) {
+        list_microbatches(lost, M, which, sizeof which);
+        snprintf(text, sizeof text, "is updated without what data rank %d contributed to %s", member, which);
+        bool each = e->parallel->config.layout.sync == SYNC_EACH_MICROBATCH;
+        find_at(e, output, u, &site_fsdp_reduce_grad, each ? first_of(lost, M) : -1, "missing-ranks", text);
+    }
+    if (first_of(doubled, M) >= 0) {
+        list_microbatches(doubled, M, which, sizeof which);
+        snprintf(text, sizeof text, "is updated with more of %s than went into its reduction", which);
+        find_at(e, output, u, &site_fsdp_reduce_grad, -1, "doubled-ranks", text);
+    }
+    if (u->reduced_earlier > 0 && u->local_earlier == 0) {
+        snprintf(text, sizeof text, "is updated with gradients of step %d, %s", u->earlier_step,
+                 repeated ? "as that step was already" : "whose reduction was not waited for in its own step");
+        find_at(e, output, u, late, -1, repeated ? "stale" : "earlier-step", text);
+    }
+    free(lost);
+    free(flushed);
+    free(doubled);
+}
+
+/* The two uses of a tied embedding on two stages: each copy's gradient must hold both. */
+static void check_uses(const struct evidence *e, struct check_output *output, const struct unit_contribution *u)
+{
+    if (!u->has_reduced || u->uses_reduced[0] + u->uses_reduced[1] == 0) return;
+    for (int part = 0; part < 2; part++) {
+        if (u->uses_reduced[part] > 0) continue;
+        find_at(e, output, u, &site_tied_grad_reduce, -1, "one-use", part ? "is updated without what its use as the output contributes"
+                                                                        : "is updated without what its use at the input contributes");
+    }
+}
+
+/* A micro-batch that the ledger names and the numbers do not hold. */
+static void check_weightless(const struct evidence *e, struct check_output *output, const struct unit_contribution *u)
+{
+    int D = layout_data_ranks(&e->parallel->config.layout), M = e->parallel->config.layout.microbatches;
+    for (int d = 0; u->fact && u->fact->probe_count >= 2 * D * M && d < D; d++) {
+        for (int m = 0; m < M; m++) {
+            if (u->reduced[d * M + m] == 0 || u->fact->probe[((u->step & 1) * D + d) * M + m] != 0) continue;
+            const struct rank_record *last = facts_rank(e->parallel, e->parallel->config.layout.pp - 1, d);
+            const struct loss_fact *loss = last ? facts_loss(last, u->step, m) : NULL;
+            if (!loss || loss->valid == 0 || loss->seed != 0) continue;
+            char text[160];
+            snprintf(text, sizeof text, "is updated without micro-batch %d of data rank %d, whose loss was multiplied by 0", m, d);
+            struct unit_contribution where = *u;
+            where.rank = last; /* the seed is given there */
+            find_at(e, output, &where, &site_pp_loss_scale, m, "0", text);
+            return;
+        }
+    }
+}
+
+/* ---- sequences ---- */
+
+static void check_sequences(const struct evidence *e, struct check_output *output, int step)
+{
+    const struct record *record = e->parallel;
+    int batch = record->config.train.global_batch, reads = 0;
+    int *times = memory_zalloc((size_t)batch * sizeof *times);
+    for (int r = 0; r < record->ranks; r++) {
+        if (record->rank[r].stage != 0) continue;
+        for (int i = 0; i < record->rank[r].samples.count; i++) {
+            const struct sample_fact *fact = &record->rank[r].samples.items[i];
+            for (int k = 0; fact->step == step && k < fact->count; k++) {
+                int64_t at = fact->sequences[k] - (int64_t)step * batch;
+                if (at >= 0 && at < batch) times[at]++;
+                reads++;
+            }
+        }
+    }
+    int missing = 0, first = -1;
+    for (int i = 0; i < batch; i++) {
+        if (times[i] == 0 && first < 0) first = i;
+        missing += times[i] == 0;
+    }
+    free(times);
+    if (reads < batch || missing == 0) return; /* an unfinished step */
+    struct finding finding = finding_new(&site_data_sample, place_at(-1, step, -1));
+    finding.expected = batch;
+    finding.got = batch - missing;
+    finding_say(&finding, "step %d trains on %d different sequences of its %d: sequence %lld and %d others never enter a gradient", step,
+                batch - missing, batch, (long long)step * batch + first, missing - 1);
+    check_value(output, missing, 0);
+    check_find(output, &finding);
+}
+
+static void run(const struct evidence *e, struct check_output *output)
+{
+    const struct record *record = e->parallel;
+    check_value(output, 0, 0);
+    for (int step = 0; step < record->config.train.steps; step++) {
+        check_sequences(e, output, step);
+        for (int r = 0; r < record->ranks; r++) {
+            for (int unit = 0; unit < unit_count(&record->config.model); unit++) {
+                struct unit_contribution u;
+                if (!unit_contribution_read(record, r, step, unit, &u)) continue;
+                check_sync(e, output, &u);
+                check_local(e, output, &u);
+                if (u.has_reduced) check_reduced_members(e, output, &u);
+                if (unit == 0 && record->config.model.tie_embeddings) check_uses(e, output, &u);
+                check_weightless(e, output, &u);
+                unit_contribution_free(&u);
+            }
+        }
+    }
+}
+
+const struct check check_contribution = {
+    .id = "contribution",
+    .proves = "each parameter's reduced gradient holds every (data rank, micro-batch) of this step once, and nothing else; every "
+              "sequence of the step enters it once",
+    .tier = "default",
+    .run = run,
+};

@@ -1,0 +1,214 @@
+/* oracle: the parallel run computes what one rank computes.
+ *
+ * Everything that has a counterpart (compare.h) by the precision ladder (ladder.h): losses, every gradient after
+ * reduction, the norm, every parameter after the update, activations and their gradients at the boundaries of
+ * units. A difference gets a site where its own inputs agree:
+ *   layer.forward          a unit's output, where its input, its parameters and their versions agree
+ *   layer.backward         a unit's input gradient, per weight of its tokens, where output gradient, input and parameters agree
+ *   layer.weight_gradient  a parameter's gradient, where both of these agree for all sequences and every weight is due
+ *   clip.norm_reduce       the norm, where all gradients agree
+ *   optimizer.update       a parameter, where gradient, norm and value before agree
+ * What only follows from a difference further up has none, and is told once a step. */
+#include <math.h>
+#include <stdio.h>
+
+#include "model/sites.h"
+#include "scenarios/check.h"
+#include "scenarios/compare.h"
+#include "scenarios/oracle_inputs.h"
+#include "scenarios/ratio.h"
+
+static double ladder_error(const struct comparison *c, const struct difference *d)
+{
+    return c->has_other && c->parallel->config.format != FORMAT_FP64 && !isnan(d->error_other) ? d->error_other : d->error;
+}
+
+static bool judge(const struct comparison *c, struct check_output *output, const struct difference *d)
+{
+    if (!d) return false;
+    check_value(output, ladder_error(c, d), d->limit);
+    return d->wrong;
+}
+
+static void set_ratio(const struct evidence *e, struct finding *finding, const struct difference *d, int step)
+{
+    finding->expected = 0;
+    finding->got = d->error;
+    if (!(d->residual <= 1e-3) || fabs(d->ratio - 1) <= 1e-3) return;
+    struct ratio_sample sample = {facts_numbers(e->parallel, 0, step, -1), d->ratio};
+    struct ratio_form form = ratio_classify(&sample, 1, 'M', 2, 1e-4);
+    snprintf(finding->ratio, sizeof finding->ratio, "%s", form.text);
+    finding->ratio_value = d->ratio;
+}
+
+static void find_forward(const struct evidence *e, struct check_output *output, int step)
+{
+    const struct comparison *c = e->comparison;
+    bool consequence = false, caused = false;
+    for (int unit = 0; unit < c->units; unit++) {
+        for (int sequence = 0; sequence < c->sequences; sequence++) {
+            const struct difference *d = comparison_forward(c, step, unit, sequence);
+            if (!judge(c, output, d)) continue;
+            if (!oracle_forward_inputs_agree(c, step, unit, sequence)) {
+                consequence = true;
+                continue;
+            }
+            caused = true;
+            int per = layout_sequences_per_microbatch(&e->parallel->config);
+            int microbatch = sequence / per % e->parallel->config.layout.microbatches;
+            struct finding finding = finding_new(&site_layer_forward, place_at_unit(&e->parallel->config, d->rank, step, microbatch, unit));
+            char name[32];
+            unit_name(&e->parallel->config.model, unit, name);
+            set_ratio(e, &finding, d, step);
+            finding_pattern(&finding, "altered");
+            finding_say(&finding, "in step %d on rank %d the output of %s for sequence %d differs from standalone by %.3g though its input and "
+                        "parameters agree", step, d->rank, name, sequence, d->error);
+            check_find(output, &finding);
+        }
+    }
+    if (!consequence || caused) return;
+    struct finding finding = finding_new(NULL, place_at(-1, step, -1));
+    finding_say(&finding, "activations of step %d differ from standalone, as what they are computed from does", step);
+    check_find(output, &finding);
+}
+
+static void find_backward(const struct evidence *e, struct check_output *output, int step)
+{
+    const struct comparison *c = e->comparison;
+    for (int unit = c->units - 1; unit >= 1; unit--) {
+        for (int sequence = 0; sequence < c->sequences; sequence++) {
+            const struct difference *d = comparison_backward(c, step, unit, sequence);
+            if (!judge(c, output, d) || !oracle_backward_inputs_agree(c, step, unit, sequence)) continue;
+            int per = layout_sequences_per_microbatch(&e->parallel->config);
+            int microbatch = sequence / per % e->parallel->config.layout.microbatches;
+            struct finding finding = finding_new(&site_layer_backward, place_at_unit(&e->parallel->config, d->rank, step, microbatch, unit));
+            char name[32];
+            unit_name(&e->parallel->config.model, unit, name);
+            set_ratio(e, &finding, d, step);
+            finding_pattern(&finding, "altered");
+            finding_say(&finding, "in step %d on rank %d the input gradient of %s for sequence %d differs from standalone by %.3g though its "
+                        "output gradient, input and parameters agree", step, d->rank, name, sequence, d->error);
+            check_find(output, &finding);
+        }
+    }
+}
+
+static void find_tensor(const struct evidence *e, struct check_output *output, const struct site *site, int step, int param,
+                        const struct difference *d, const char *text)
+{
+    const struct param *p = &e->parallel->params.params[param];
+    int count = d->ranks_count ? d->ranks_count : 1;
+    for (int i = 0; i < count; i++) {
+        int rank = d->ranks_count ? d->ranks[i] : d->rank;
+        struct finding finding = finding_new(site, place_at_unit(&e->parallel->config, rank, step, -1, p->unit));
+        finding.place.param = p->info.name;
+        set_ratio(e, &finding, d, step);
+        finding_pattern(&finding, "altered");
+        finding_say(&finding, text, step, p->info.name, rank, d->error);
+        check_find(output, &finding);
+    }
+}
+
+/* What follows from something else, once a step: how many, and the largest. */
+static void find_consequence(const struct evidence *e, struct check_output *output, int step, int count, int param,
+                             const struct difference *d, const char *what)
+{
+    if (count == 0) return;
+    struct finding finding = finding_new(NULL, place_at(-1, step, -1));
+    finding.place.param = e->parallel->params.params[param].info.name;
+    set_ratio(e, &finding, d, step);
+    finding_say(&finding, "%d of %d %s of step %d differ from standalone, %s most (%.3g)%s%s", count, e->comparison->params, what, step,
+                finding.place.param, d->error, finding.ratio[0] ? ", ratio " : "", finding.ratio);
+    check_find(output, &finding);
+}
+
+static void find_gradients(const struct evidence *e, struct check_output *output, int step)
+{
+    const struct comparison *c = e->comparison;
+    int count = 0, worst = -1;
+    for (int p = 0; p < c->params; p++) {
+        const struct difference *d = comparison_gradient(c, step, p);
+        if (!judge(c, output, d)) continue;
+        if (oracle_gradient_inputs_agree(c, step, p)) {
+            find_tensor(e, output, &site_layer_weight_gradient, step, p, d, "in step %d the gradient of %s, rows of rank %d, differs from standalone by "
+                        "%.3g though activations, their gradients and every weight agree");
+            continue;
+        }
+        count++;
+        if (worst < 0 || !(d->error <= comparison_gradient(c, step, worst)->error)) worst = p;
+    }
+    find_consequence(e, output, step, count, worst, worst < 0 ? NULL : comparison_gradient(c, step, worst), "gradients");
+}
+
+static void find_params(const struct evidence *e, struct check_output *output, int step)
+{
+    const struct comparison *c = e->comparison;
+    int count = 0, worst = -1;
+    for (int p = 0; p < c->params; p++) {
+        const struct difference *d = comparison_param(c, step, p), *before = comparison_param(c, step - 1, p);
+        const struct difference *gradient = comparison_gradient(c, step, p);
+        if (!judge(c, output, d)) continue;
+        bool inputs_agree = step >= 0 && gradient && !gradient->wrong && before && !before->wrong && !c->norm[step].wrong;
+        if (inputs_agree) {
+            find_tensor(e, output, &site_optimizer_update, step, p, d, "after step %d the value of %s, rows of rank %d, differs from standalone by "
+                        "%.3g though its gradient and its value before agree");
+            continue;
+        }
+        count++;
+        if (worst < 0 || !(d->error <= comparison_param(c, step, worst)->error)) worst = p;
+    }
+    find_consequence(e, output, step, count, worst, worst < 0 ? NULL : comparison_param(c, step, worst), "parameters");
+}
+
+static bool gradients_agree(const struct comparison *c, int step)
+{
+    for (int p = 0; p < c->params; p++) {
+        const struct difference *d = comparison_gradient(c, step, p);
+        if (d && d->wrong) return false;
+    }
+    return true;
+}
+
+static void find_scalar(const struct evidence *e, struct check_output *output, const struct site *site, int step,
+                        const struct difference *d, const char *what, double parallel, double standalone)
+{
+    struct finding finding = finding_new(site, place_at(-1, step, -1));
+    set_ratio(e, &finding, d, step);
+    finding.expected = standalone;
+    finding.got = parallel;
+    finding_say(&finding, "the %s of step %d is %.9g, standalone %.9g%s%s", what, step, parallel, standalone, finding.ratio[0] ? ": " : "",
+                finding.ratio);
+    check_find(output, &finding);
+}
+
+static void run(const struct evidence *e, struct check_output *output)
+{
+    const struct comparison *c = e->comparison;
+    if (!c) {
+        check_skip(output, "the parallel run did not finish: nothing to compare");
+        return;
+    }
+    find_params(e, output, -1);
+    for (int step = 0; step < c->steps; step++) {
+        const struct comparison_step *s = &c->step[step];
+        find_forward(e, output, step);
+        if (judge(c, output, &c->loss[step])) {
+            find_scalar(e, output, NULL, step, &c->loss[step], "loss", s->loss_parallel, s->loss_standalone);
+        }
+        find_backward(e, output, step);
+        find_gradients(e, output, step);
+        if (c->norm[step].known && judge(c, output, &c->norm[step])) {
+            find_scalar(e, output, gradients_agree(c, step) ? &site_clip_norm_reduce : NULL, step, &c->norm[step], "gradient norm",
+                        s->norm_parallel, s->norm_standalone);
+        }
+        find_params(e, output, step);
+    }
+}
+
+const struct check check_oracle = {
+    .id = "oracle",
+    .proves = "the parallel run computes what one rank computes: losses, every gradient after reduction, the gradient norm, every parameter "
+              "after the update, activations and their gradients between layers",
+    .tier = "default",
+    .run = run,
+};

@@ -1,0 +1,151 @@
+/* replica-equality: what is replicated is bit-equal on all its holders after every step.
+ *
+ * Holders of the same rows of the same parameter (data ranks with whole parameters; replicas of shards; the two
+ * copies of a tied embedding) compare digests of the reduced gradient and of the updated parameter. Limit: exact.
+ * Sites: copies over data ranks, fsdp.reduce_grad where the gradients differ, clip.norm_reduce or optimizer.update
+ * where only the parameters do; the tied copies, tied.grad_reduce. A parameter that differs since its gradient or
+ * its value before did has none. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/sites.h"
+#include "scenarios/check.h"
+#include "scenarios/facts.h"
+#include "scenarios/tensor_groups.h"
+
+static bool same(const struct tensor_fact *a, const struct tensor_fact *b)
+{
+    return a->digest[0] == b->digest[0] && a->digest[1] == b->digest[1];
+}
+
+static const struct tensor_fact *fact_of(const struct record *record, int rank, enum tensor_kind kind, int step, const struct tensor_fact *like)
+{
+    for (int i = 0; i < record->rank[rank].tensors.count; i++) {
+        const struct tensor_fact *fact = &record->rank[rank].tensors.items[i];
+        if (fact->kind == kind && fact->step == step && fact->param == like->param && fact->unit == like->unit &&
+            fact->first_row == like->first_row) return fact;
+    }
+    return NULL;
+}
+
+/* Do the two ranks agree on what this parameter was made of in the step: its value before, and its gradient? */
+static bool inputs_agree(const struct record *record, const struct tensor_entry *a, const struct tensor_entry *b)
+{
+    int step = a->fact->step;
+    const struct tensor_fact *gradient_a = fact_of(record, a->rank, TENSOR_GRADIENT, step, a->fact);
+    const struct tensor_fact *gradient_b = fact_of(record, b->rank, TENSOR_GRADIENT, step, b->fact);
+    const struct tensor_fact *before_a = fact_of(record, a->rank, TENSOR_PARAM, step - 1, a->fact);
+    const struct tensor_fact *before_b = fact_of(record, b->rank, TENSOR_PARAM, step - 1, b->fact);
+    return (!gradient_a || !gradient_b || same(gradient_a, gradient_b)) && (!before_a || !before_b || same(before_a, before_b));
+}
+
+static const struct site *site_of(const struct record *record, const struct tensor_entry *a, const struct tensor_entry *b)
+{
+    bool tied = a->fact->unit != b->fact->unit;
+    if (a->fact->kind == TENSOR_GRADIENT) return tied ? &site_tied_grad_reduce : &site_fsdp_reduce_grad;
+    if (a->fact->step < 0 || !inputs_agree(record, a, b)) return NULL;
+    const struct norm_fact *norm_a = facts_norm(&record->rank[a->rank], a->fact->step);
+    const struct norm_fact *norm_b = facts_norm(&record->rank[b->rank], a->fact->step);
+    if (norm_a && norm_b && norm_a->coefficient != norm_b->coefficient) return &site_clip_norm_reduce;
+    return &site_optimizer_update;
+}
+
+static void find_copy(const struct evidence *e, struct check_output *output, const struct tensor_entry *entry,
+                      const struct tensor_entry *other)
+{
+    const struct record *record = e->parallel;
+    bool tied = entry->fact->unit != other->fact->unit;
+    struct finding finding = finding_new(site_of(record, entry, other),
+        place_at_unit(&record->config, entry->rank, entry->fact->step, -1, entry->fact->unit));
+    finding.place.param = record->params.params[entry->fact->param].info.name;
+    finding_pattern(&finding, tied ? "one-use" : "copies-differ");
+    finding_say(&finding, "after step %d the %s of %s rows %lld to %lld on rank %d is not what rank %d has%s", entry->fact->step,
+                entry->fact->kind == TENSOR_GRADIENT ? "gradient" : "value", finding.place.param, (long long)entry->fact->first_row,
+                (long long)(entry->fact->first_row + entry->fact->rows - 1), entry->rank, other->rank,
+                tied ? ", where the other use of the tied embedding is" : "");
+    check_value(output, 1, 0);
+    check_find(output, &finding);
+}
+
+/* Entries first .. first+count-1 hold the same rows at the same place. Who is not of the majority is named; where
+ * there is none, all are. */
+static void check_copies(const struct evidence *e, struct check_output *output, const struct tensor_entry *first, int count)
+{
+    const struct tensor_entry *common = first;
+    int most = 0;
+    for (int i = 0; i < count; i++) {
+        int like = 0;
+        for (int k = 0; k < count; k++) like += same(first[i].fact, first[k].fact);
+        if (like > most) {
+            most = like;
+            common = &first[i];
+        }
+    }
+    if (most == count) return;
+    for (int i = 0; i < count; i++) {
+        bool common_too = same(first[i].fact, common->fact);
+        if (common_too && most * 2 > count) continue; /* the majority is right */
+        const struct tensor_entry *other = common;
+        for (int k = 0; common_too && k < count; k++) {
+            if (!same(first[k].fact, common->fact)) other = &first[k];
+        }
+        find_copy(e, output, &first[i], other);
+    }
+}
+
+static bool same_rows(const struct tensor_fact *a, const struct tensor_fact *b)
+{
+    return a->step == b->step && a->kind == b->kind && a->param == b->param && a->unit == b->unit && a->first_row == b->first_row &&
+           a->rows == b->rows;
+}
+
+/* Entries first .. end-1, the tied copy of a parameter, against the same rows where the parameter has its place
+ * (earlier in the order). Returns whether there are any. */
+static bool check_tied(const struct evidence *e, struct check_output *output, const struct tensor_entry *entries, int first, int end)
+{
+    const struct tensor_entry *here = &entries[first];
+    if (here->fact->unit == e->parallel->params.params[here->fact->param].unit) return false;
+    int from = -1, to = -1;
+    for (int k = first - 1; k >= 0; k--) {
+        struct tensor_fact like = *here->fact;
+        like.unit = entries[k].fact->unit;
+        if (like.step != entries[k].fact->step || like.kind != entries[k].fact->kind || like.param != entries[k].fact->param) break;
+        if (like.unit == here->fact->unit || !same_rows(entries[k].fact, &like)) continue;
+        from = k;
+        if (to < 0) to = k;
+    }
+    if (from < 0) return false;
+    if (same(entries[from].fact, here->fact)) return true;
+    for (int k = from; k <= to; k++) find_copy(e, output, &entries[k], here);
+    for (int k = first; k < end; k++) find_copy(e, output, &entries[k], &entries[from]);
+    return true;
+}
+
+static void run(const struct evidence *e, struct check_output *output)
+{
+    struct tensor_groups groups = tensor_groups_new(e->parallel);
+    int compared = 0;
+    for (int i = 0; i < groups.count;) {
+        int end = i + 1;
+        while (end < groups.count && same_rows(groups.entries[i].fact, groups.entries[end].fact)) end++;
+        const struct tensor_entry *here = &groups.entries[i];
+        bool empty = here->fact->rows == 0;
+        if (end - i > 1 && !empty) {
+            check_copies(e, output, here, end - i);
+            compared++;
+        }
+        compared += !empty && check_tied(e, output, groups.entries, i, end);
+        i = end;
+    }
+    free(groups.entries);
+    if (compared == 0) check_skip(output, "nothing is held twice in this layout");
+    else check_value(output, 0, 0);
+}
+
+const struct check check_replica_equality = {
+    .id = "replica-equality",
+    .proves = "what several ranks hold copies of is bit-equal on all of them after every step: gradients and parameters over data ranks, "
+              "the two copies of a tied embedding",
+    .tier = "default",
+    .run = run,
+};

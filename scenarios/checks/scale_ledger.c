@@ -1,0 +1,134 @@
+/* scale-ledger: the product of all factors that were applied to a contribution is the one due, 1/N.
+ *
+ * Each factor notes the number that it really used. Held against what is due one by one, and as a product
+ *     compensation * scale / denominator / divisor = 1 / N
+ * for every (data rank, micro-batch), and against the scale that the gradient's ledger carries in the end: a
+ * product that differs from it says that something scaled the gradient without being a factor.
+ * Limit: 1e-9 relative. Sites: the factor that is not as due. */
+#include <math.h>
+#include <stdio.h>
+
+#include "model/sites.h"
+#include "scenarios/check.h"
+#include "scenarios/loss_factors.h"
+
+static const double limit = 1e-9;
+
+static void check_loss(const struct evidence *e, struct check_output *output, const struct rank_record *rank,
+                       const struct loss_fact *fact, const struct ratio_form forms[LOSS_FACTORS])
+{
+    const struct record *record = e->parallel;
+    double N = facts_tokens(record, fact->step).valid, product = fact->compensation * fact->scale / fact->denominator;
+    check_value(output, fabs(product / facts_divisor_due(&record->config) * N - 1), limit);
+    for (int factor = 0; factor < LOSS_FACTOR_UNDECLARED; factor++) {
+        double ratio = loss_factor_ratio(record, rank, fact, (enum loss_factor)factor);
+        if (loss_factor_is_due(ratio, (enum loss_factor)factor, record)) continue;
+        struct finding finding = finding_new(loss_factor_site((enum loss_factor)factor),
+                                             place_at(rank->rank, fact->step, fact->microbatch));
+        finding.expected = 1;
+        finding.got = ratio;
+        loss_factor_describe(&finding, record, fact, (enum loss_factor)factor, ratio, &forms[factor]);
+        check_find(output, &finding);
+    }
+}
+
+static void check_divisor(const struct evidence *e, struct check_output *output, const struct rank_record *rank,
+                          const struct factor_fact *fact)
+{
+    const struct record *record = e->parallel;
+    double due = facts_divisor_due(&record->config);
+    check_value(output, fabs(due / fact->value - 1), limit);
+    if (fact->value == due) return;
+    struct ratio_sample sample = {facts_numbers(record, rank->data_rank, fact->step, -1), due / fact->value};
+    struct ratio_form form = ratio_classify(&sample, 1, 'D', 3, 1e-12);
+    int microbatch = record->config.layout.sync == SYNC_EACH_MICROBATCH ? fact->microbatch : -1; /* else once a step */
+    struct finding finding = finding_new(&site_fsdp_grad_divisor,
+        place_at_unit(&record->config, rank->rank, fact->step, microbatch, fact->unit));
+    finding.expected = due;
+    finding.got = fact->value;
+    snprintf(finding.ratio, sizeof finding.ratio, "%s", form.text);
+    finding.ratio_value = sample.value;
+    finding_pattern(&finding, form.text);
+    char name[32];
+    unit_name(&record->config.model, fact->unit, name);
+    finding_say(&finding, "rank %d divides the reduced gradient of %s in step %d by %.6g where %.6g is due (%s over %d data ranks): "
+                "it is %s of what it must be", rank->rank, name, fact->step, fact->value, due,
+                record->config.layout.reduce_op == FSDP_REDUCE_AVG ? "an average" : "a sum",
+                layout_data_ranks(&record->config.layout), form.found ? form.text : "another multiple");
+    check_find(output, &finding);
+}
+
+static bool divisor_is_due(const struct record *record, const struct rank_record *rank, int step, int unit)
+{
+    for (int i = 0; i < rank->factors.count; i++) {
+        const struct factor_fact *fact = &rank->factors.items[i];
+        if (fact->site == &site_fsdp_grad_divisor && fact->step == step && fact->unit == unit &&
+            fact->value != facts_divisor_due(&record->config)) return false;
+    }
+    return true;
+}
+
+/* The ledger's own scale against the product of the declared factors. */
+static void check_ledger(const struct evidence *e, struct check_output *output, const struct rank_record *rank,
+                         const struct gradient_fact *fact)
+{
+    const struct record *record = e->parallel;
+    double divisor = facts_divisor_due(&record->config), N = facts_tokens(record, fact->step).valid;
+    for (int i = 0; i < fact->ledger.count; i++) {
+        const struct ledger_term *term = &fact->ledger.terms[i];
+        if (term->origin.step != fact->step) continue; /* contribution says so */
+        check_value(output, fabs(term->scale * N - 1), limit);
+        const struct rank_record *last = facts_rank(record, record->config.layout.pp - 1, term->origin.rank);
+        const struct loss_fact *loss = last ? facts_loss(last, term->origin.step, term->origin.microbatch) : NULL;
+        if (!loss) continue;
+        double declared = loss->seed / divisor;
+        if (fabs(term->scale - declared) <= limit * fabs(declared) || !divisor_is_due(record, rank, fact->step, fact->unit)) continue;
+        struct finding finding = finding_new(&site_fsdp_reduce_grad,
+            place_at_unit(&record->config, rank->rank, fact->step, -1, fact->unit));
+        finding.expected = declared;
+        finding.got = term->scale;
+        struct ratio_sample sample = {facts_numbers(record, rank->data_rank, fact->step, -1), term->scale / declared};
+        struct ratio_form form = ratio_classify(&sample, 1, 'D', 2, limit);
+        snprintf(finding.ratio, sizeof finding.ratio, "%s", form.text);
+        finding.ratio_value = sample.value;
+        finding_pattern(&finding, form.text);
+        char name[32];
+        unit_name(&record->config.model, fact->unit, name);
+        finding_say(&finding, "in the gradient of %s on rank %d in step %d, micro-batch %d of data rank %d weighs %.6g where the "
+                    "factors give %.6g: its reduction scaled it", name, rank->rank, fact->step, term->origin.microbatch,
+                    term->origin.rank, term->scale, declared);
+        check_find(output, &finding);
+        return;
+    }
+}
+
+static void run(const struct evidence *e, struct check_output *output)
+{
+    const struct record *record = e->parallel;
+    for (int step = 0; step < record->config.train.steps; step++) {
+        struct ratio_form forms[LOSS_FACTORS];
+        for (int factor = 0; factor < LOSS_FACTORS; factor++) forms[factor] = loss_factor_form(record, step, (enum loss_factor)factor);
+        for (int r = 0; r < record->ranks; r++) {
+            const struct rank_record *rank = &record->rank[r];
+            for (int i = 0; i < rank->losses.count; i++) {
+                if (rank->losses.items[i].step == step) check_loss(e, output, rank, &rank->losses.items[i], forms);
+            }
+            for (int i = 0; i < rank->factors.count; i++) {
+                const struct factor_fact *fact = &rank->factors.items[i];
+                if (fact->step == step && fact->site == &site_fsdp_grad_divisor) check_divisor(e, output, rank, fact);
+            }
+            for (int i = 0; i < rank->gradients.count; i++) {
+                const struct gradient_fact *fact = &rank->gradients.items[i];
+                if (fact->step == step && fact->stage == GRADIENT_REDUCED) check_ledger(e, output, rank, fact);
+            }
+        }
+    }
+}
+
+const struct check check_scale_ledger = {
+    .id = "scale-ledger",
+    .proves = "the product of all factors applied to a gradient contribution equals the one due: compensation x scale / denominator "
+              "/ divisor = 1/N, for every micro-batch and parameter",
+    .tier = "default",
+    .run = run,
+};

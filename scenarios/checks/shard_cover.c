@@ -1,0 +1,78 @@
+/* shard-cover: the shards of a parameter are a bijection onto its rows: no overlap, no gap.
+ *
+ * For each step, parameter and replica: the row ranges of all holders, in order, must begin at 0, each where the
+ * one before ends, and end with the last row. Empty shards may stand anywhere. Limit: exact. Site: fsdp.unshard,
+ * which puts them together. */
+#include <stdlib.h>
+
+#include "model/sites.h"
+#include "scenarios/check.h"
+#include "scenarios/facts.h"
+#include "scenarios/tensor_groups.h"
+
+static void find_rows(const struct evidence *e, struct check_output *output, const struct tensor_entry *entry, bool gap, int64_t due, int64_t got)
+{
+    struct finding finding = finding_new(&site_fsdp_unshard,
+        place_at_unit(&e->parallel->config, entry->rank, entry->fact->step < 0 ? 0 : entry->fact->step, -1, entry->fact->unit));
+    finding.place.param = e->parallel->params.params[entry->fact->param].info.name;
+    finding.expected = (double)due;
+    finding.got = (double)got;
+    finding_pattern(&finding, gap ? "gap" : "overlap");
+    finding_say(&finding, "the shards of %s %s: up to rank %d they reach row %lld where row %lld is due", finding.place.param,
+                gap ? "leave a gap" : "overlap", entry->rank, (long long)got, (long long)due);
+    check_value(output, 1, 0);
+    check_find(output, &finding);
+}
+
+/* One tensor's holders first .. first+count-1, ascending by first row; replica by replica. */
+static void check_tensor(const struct evidence *e, struct check_output *output, const struct tensor_entry *first, int count)
+{
+    int64_t rows = e->parallel->params.params[first->fact->param].rows;
+    bool done = false;
+    for (int replica = 0; !done; replica++) {
+        int64_t next = 0;
+        const struct tensor_entry *last = NULL;
+        done = true;
+        for (int i = 0; i < count; i++) {
+            if (first[i].fact->replica > replica) done = false;
+            if (first[i].fact->replica != replica) continue;
+            last = &first[i];
+            if (last->fact->rows == 0) continue;
+            if (last->fact->first_row != next) {
+                find_rows(e, output, last, last->fact->first_row > next, next, last->fact->first_row);
+                return;
+            }
+            next += last->fact->rows;
+        }
+        if (last && next != rows) {
+            find_rows(e, output, last, next < rows, rows, next);
+            return;
+        }
+    }
+}
+
+static void run(const struct evidence *e, struct check_output *output)
+{
+    check_value(output, 0, 0);
+    if (!facts_finished(e->parallel)) {
+        check_skip(output, "the run did not finish");
+        return;
+    }
+    struct tensor_groups groups = tensor_groups_new(e->parallel);
+    for (int i = 0; i < groups.count;) {
+        const struct tensor_fact *fact = groups.entries[i].fact;
+        int end = i;
+        while (end < groups.count && groups.entries[end].fact->step == fact->step && groups.entries[end].fact->kind == fact->kind &&
+               groups.entries[end].fact->param == fact->param && groups.entries[end].fact->unit == fact->unit) end++;
+        check_tensor(e, output, &groups.entries[i], end - i);
+        i = end;
+    }
+    free(groups.entries);
+}
+
+const struct check check_shard_cover = {
+    .id = "shard-cover",
+    .proves = "the shards of each parameter and gradient cover its rows without gap or overlap, in every replica",
+    .tier = "default",
+    .run = run,
+};

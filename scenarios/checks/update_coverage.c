@@ -1,0 +1,67 @@
+/* update-coverage: each element of each parameter is updated once a step by every rank that holds it.
+ *
+ * Read off: the write counters of every shard. Limit: exact, 1 a step; the version after it is the next step's.
+ * An empty shard needs no update. A shard that had no gradient at all is not updated either; where that is
+ * due to a gradient that got lost, contribution tells. A finding's site: optimizer.owns. */
+#include "model/sites.h"
+#include "scenarios/check.h"
+#include "scenarios/facts.h"
+
+static void find_update(const struct evidence *e, struct check_output *output, int rank, const struct update_fact *fact)
+{
+    struct finding finding = finding_new(&site_optimizer_owns,
+        place_at_unit(&e->parallel->config, rank, fact->step, -1, fact->unit));
+    finding.place.param = e->parallel->params.params[fact->param].info.name;
+    finding.expected = 1;
+    finding.got = fact->updates;
+    finding_pattern(&finding, fact->updates == 0 ? "not-updated" : fact->updates > 1 ? "updated-twice" : "version");
+    if (fact->updates == 1) {
+        finding_say(&finding, "rank %d's shard of %s is at version %d after step %d", rank, finding.place.param, fact->version, fact->step);
+    } else {
+        finding_say(&finding, "rank %d updates its shard of %s %d times in step %d", rank, finding.place.param, fact->updates, fact->step);
+    }
+    check_find(output, &finding);
+}
+
+/* Every parameter of a rank's units has its counter. */
+static void check_present(const struct evidence *e, struct check_output *output, const struct rank_record *rank, int step)
+{
+    const struct record *record = e->parallel;
+    for (int p = 0; p < record->params.count; p++) {
+        const struct param *param = &record->params.params[p];
+        if (param->unit < rank->first_unit || param->unit >= rank->first_unit + rank->units) continue;
+        bool found = false;
+        for (int i = 0; i < rank->updates.count && !found; i++) {
+            found = rank->updates.items[i].step == step && rank->updates.items[i].param == p;
+        }
+        if (found) continue;
+        struct update_fact missing = {.step = step, .unit = param->unit, .param = p, .version = -1};
+        check_value(output, 1, 0);
+        find_update(e, output, rank->rank, &missing);
+    }
+}
+
+static void run(const struct evidence *e, struct check_output *output)
+{
+    const struct record *record = e->parallel;
+    for (int step = 0; step < record->config.train.steps; step++) {
+        for (int r = 0; r < record->ranks; r++) {
+            const struct rank_record *rank = &record->rank[r];
+            for (int i = 0; i < rank->updates.count; i++) {
+                const struct update_fact *fact = &rank->updates.items[i];
+                if (fact->step != step || fact->elements == 0) continue;
+                bool good = fact->updates == 1 && fact->version == step + 1;
+                check_value(output, !good, 0);
+                if (!good) find_update(e, output, r, fact);
+            }
+            if (facts_finished(record)) check_present(e, output, rank, step);
+        }
+    }
+}
+
+const struct check check_update_coverage = {
+    .id = "update-coverage",
+    .proves = "each element of each parameter is updated exactly once a step on every rank that holds it",
+    .tier = "default",
+    .run = run,
+};

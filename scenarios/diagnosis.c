@@ -1,0 +1,155 @@
+/* diagnosis: choosing the group, and what its findings have in common. */
+#include "scenarios/diagnosis.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/sites.h"
+#include "scenarios/facts.h"
+
+static int step_key(const struct finding *finding)
+{
+    return finding->place.step < 0 ? INT_MAX : finding->place.step;
+}
+
+static int site_key(const struct site *site)
+{
+    int order = model_site_order(site);
+    return order < 0 ? INT_MAX : order;
+}
+
+static const struct finding *first_finding(const struct result *result)
+{
+    const struct finding *best = NULL;
+    for (int i = 0; i < result->findings_count; i++) {
+        const struct finding *f = &result->findings[i];
+        if (!f->site) continue;
+        bool earlier = !best || step_key(f) < step_key(best) ||
+                       (step_key(f) == step_key(best) && site_key(f->site) < site_key(best->site));
+        if (earlier) best = f;
+    }
+    return best;
+}
+
+/* Nothing says where: the last place that a difference could have come from. Loss before gradients before
+ * parameters, since each follows from the one before. */
+static struct finding guess(const struct evidence *evidence, const struct result *result)
+{
+    const struct comparison *c = evidence->comparison;
+    struct finding finding = finding_new(NULL, PLACE_NONE);
+    for (int i = 0; i < result->findings_count && !finding.site; i++) {
+        const struct finding *f = &result->findings[i];
+        if (strcmp(f->check, "oracle") && strcmp(f->check, "grad-norm") && strcmp(f->check, "poison")) continue;
+        finding = *f;
+        finding.site = &site_layer_forward;
+        if (!c || f->place.step < 0) break;
+        if (!c->loss[f->place.step].wrong) finding.site = c->norm[f->place.step].wrong ? &site_layer_weight_gradient : &site_optimizer_update;
+    }
+    return finding;
+}
+
+static bool in_group(const struct finding *f, const struct finding *first)
+{
+    return f->site == first->site && step_key(f) == step_key(first);
+}
+
+static bool of_component(const struct finding *f, const struct finding *first)
+{
+    return f->site && step_key(f) == step_key(first) && !strcmp(f->site->component, first->site->component);
+}
+
+static void add_rank(struct diagnosis *diagnosis, int rank)
+{
+    int at = 0;
+    while (at < diagnosis->ranks_count && diagnosis->ranks[at] < rank) at++;
+    if (at < diagnosis->ranks_count && diagnosis->ranks[at] == rank) return;
+    if (rank < 0 || diagnosis->ranks_count == EXPECT_RANKS_MAX) return;
+    memmove(&diagnosis->ranks[at + 1], &diagnosis->ranks[at], (size_t)(diagnosis->ranks_count - at) * sizeof diagnosis->ranks[0]);
+    diagnosis->ranks[at] = rank;
+    diagnosis->ranks_count++;
+}
+
+/* The first layer concerned; -1 where it is no matter of layers, or all units of these ranks are concerned. */
+static int first_layer(const struct evidence *evidence, const struct diagnosis_group *group, const struct diagnosis *diagnosis)
+{
+    int units = unit_count(&evidence->config->model), layer = -1;
+    bool *concerned = memory_zalloc((size_t)units), all = true;
+    for (int i = 0; i < group->count; i++) {
+        const struct place *place = &group->findings[i]->place;
+        if (place->unit >= 0 && place->unit < units) concerned[place->unit] = true;
+        if (place->layer >= 0 && (layer < 0 || place->layer < layer)) layer = place->layer;
+    }
+    for (int i = 0; i < diagnosis->ranks_count; i++) {
+        const struct rank_record *rank = &evidence->parallel->rank[diagnosis->ranks[i]];
+        for (int u = rank->first_unit; u < rank->first_unit + rank->units; u++) all = all && concerned[u];
+    }
+    free(concerned);
+    return all && diagnosis->ranks_count > 0 ? -1 : layer;
+}
+
+static void common_place(const struct evidence *evidence, const struct diagnosis_group *group, struct diagnosis *diagnosis)
+{
+    diagnosis->place = PLACE_NONE;
+    diagnosis->place.step = group->step;
+    bool every = true;
+    for (int i = 0; i < group->count; i++) {
+        int m = group->findings[i]->place.microbatch;
+        every = every && m >= 0;
+        if (m >= 0 && (diagnosis->place.microbatch < 0 || m < diagnosis->place.microbatch)) diagnosis->place.microbatch = m;
+    }
+    if (!every) diagnosis->place.microbatch = -1;
+    diagnosis->place.layer = first_layer(evidence, group, diagnosis);
+    if (diagnosis->place.layer >= 0) diagnosis->place.unit = diagnosis->place.layer + 1;
+}
+
+/* The pattern is the first finding's; the ratio is one where all that have one agree. */
+static void common_words(struct diagnosis_group *group, struct diagnosis *diagnosis)
+{
+    const struct finding *pattern = NULL, *ratio = NULL;
+    bool ratios_agree = true;
+    diagnosis->ratio_value = NAN;
+    for (int i = 0; i < group->count; i++) {
+        const struct finding *f = group->findings[i];
+        if (f->pattern[0] && !pattern) pattern = f; /* the first tells: what follows may be its own consequence */
+        if (f->ratio[0] && ratio) ratios_agree = ratios_agree && !strcmp(f->ratio, ratio->ratio);
+        if (f->ratio[0] && !ratio) ratio = f;
+    }
+    if (pattern) memcpy(group->pattern, pattern->pattern, sizeof group->pattern);
+    if (ratio && ratios_agree) {
+        memcpy(diagnosis->ratio, ratio->ratio, sizeof diagnosis->ratio);
+        diagnosis->ratio_value = ratio->ratio_value;
+    }
+}
+
+bool diagnose(const struct evidence *evidence, struct result *result)
+{
+    const struct finding *first = first_finding(result);
+    struct finding guessed;
+    if (!first) {
+        guessed = guess(evidence, result);
+        if (!guessed.site) return false;
+        first = &guessed;
+    }
+    struct diagnosis *diagnosis = &result->diagnosis;
+    memset(diagnosis, 0, sizeof *diagnosis);
+    const struct finding **members = memory_alloc((size_t)(result->findings_count + 1) * sizeof *members);
+    struct diagnosis_group group = {.step = first->place.step, .site = first->site, .first = first, .findings = members};
+    for (int i = 0; i < result->findings_count; i++) {
+        const struct finding *f = &result->findings[i];
+        if (in_group(f, first)) members[group.count++] = f;
+        if (of_component(f, first)) add_rank(diagnosis, f->place.rank);
+    }
+    if (group.count == 0) members[group.count++] = first; /* a guess */
+    snprintf(diagnosis->component, sizeof diagnosis->component, "%s", first->site->component);
+    diagnosis->site = first->site->name;
+    common_place(evidence, &group, diagnosis);
+    common_words(&group, diagnosis);
+    diagnosis_say(evidence, &group, diagnosis);
+    diagnosis_collect(evidence, &group, diagnosis);
+    diagnosis_rank(&group, diagnosis);
+    free(members);
+    return true;
+}

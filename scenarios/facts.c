@@ -1,0 +1,203 @@
+/* facts: look-ups. Records of one rank are in the order of its program, so the first match is the fact. */
+#include "scenarios/facts.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "sim/assertion.h"
+
+struct place place_at(int rank, int step, int microbatch)
+{
+    struct place place = PLACE_NONE;
+    place.rank = rank;
+    place.step = step;
+    place.microbatch = microbatch;
+    return place;
+}
+
+struct place place_at_unit(const struct run_config *config, int rank, int step, int microbatch, int unit)
+{
+    struct place place = place_at(rank, step, microbatch);
+    place.unit = unit;
+    place.layer = unit >= 1 && unit <= config->model.layers ? unit - 1 : -1;
+    return place;
+}
+
+void unit_name(const struct model_config *model, int unit, char text[32])
+{
+    if (unit == 0) snprintf(text, 32, "the embedding");
+    else if (unit > model->layers) snprintf(text, 32, "the head");
+    else snprintf(text, 32, "layer %d", unit - 1);
+}
+
+struct finding finding_new(const struct site *site, struct place place)
+{
+    struct finding finding;
+    memset(&finding, 0, sizeof finding);
+    finding.site = site;
+    finding.place = place;
+    finding.expected = finding.got = finding.ratio_value = NAN;
+    return finding;
+}
+
+void finding_pattern(struct finding *finding, const char *word)
+{
+    snprintf(finding->pattern, sizeof finding->pattern, "%s", word);
+}
+
+void finding_say(struct finding *finding, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(finding->text, sizeof finding->text, format, arguments);
+    va_end(arguments);
+}
+
+const struct loss_fact *facts_loss(const struct rank_record *rank, int step, int microbatch)
+{
+    for (int i = 0; i < rank->losses.count; i++) {
+        const struct loss_fact *fact = &rank->losses.items[i];
+        if (fact->step == step && fact->microbatch == microbatch) return fact;
+    }
+    return NULL;
+}
+
+const struct count_fact *facts_count(const struct rank_record *rank, int step)
+{
+    for (int i = 0; i < rank->counts.count; i++) {
+        if (rank->counts.items[i].step == step) return &rank->counts.items[i];
+    }
+    return NULL;
+}
+
+const struct norm_fact *facts_norm(const struct rank_record *rank, int step)
+{
+    for (int i = 0; i < rank->norms.count; i++) {
+        if (rank->norms.items[i].step == step) return &rank->norms.items[i];
+    }
+    return NULL;
+}
+
+const struct report_fact *facts_report(const struct rank_record *rank, int step)
+{
+    for (int i = 0; i < rank->reports.count; i++) {
+        if (rank->reports.items[i].step == step) return &rank->reports.items[i];
+    }
+    return NULL;
+}
+
+const struct sample_fact *facts_sample(const struct rank_record *rank, int step, int microbatch)
+{
+    for (int i = 0; i < rank->samples.count; i++) {
+        const struct sample_fact *fact = &rank->samples.items[i];
+        if (fact->step == step && fact->microbatch == microbatch) return fact;
+    }
+    return NULL;
+}
+
+const struct rank_record *facts_rank(const struct record *record, int stage, int data_rank)
+{
+    for (int r = 0; r < record->ranks; r++) {
+        if (record->rank[r].stage == stage && record->rank[r].data_rank == data_rank) return &record->rank[r];
+    }
+    return NULL;
+}
+
+bool facts_is_last_stage(const struct record *record, const struct rank_record *rank)
+{
+    return rank->stage == record->config.layout.pp - 1;
+}
+
+bool facts_finished(const struct record *record)
+{
+    return record->outcome == MACHINE_FINISHED;
+}
+
+struct step_tokens facts_tokens(const struct record *record, int step)
+{
+    struct step_tokens tokens = {0};
+    int counted = 0;
+    for (int r = 0; r < record->ranks; r++) {
+        const struct count_fact *count = facts_count(&record->rank[r], step);
+        if (!count) continue;
+        counted++;
+        tokens.valid += (double)count->valid_local;
+        tokens.unshifted += (double)count->unshifted_local;
+        tokens.positions += (double)count->positions_local;
+    }
+    if (counted < layout_data_ranks(&record->config.layout)) { /* the run stopped in between */
+        tokens = (struct step_tokens){.valid = (double)record_valid_tokens_due(record, step)};
+    }
+    return tokens;
+}
+
+double facts_divisor_due(const struct run_config *config)
+{
+    return config->layout.reduce_op == FSDP_REDUCE_AVG ? layout_data_ranks(&config->layout) : 1;
+}
+
+struct factor_numbers facts_numbers(const struct record *record, int data_rank, int step, int microbatch)
+{
+    const struct layout *layout = &record->config.layout;
+    struct step_tokens tokens = facts_tokens(record, step);
+    const struct rank_record *rank = facts_rank(record, layout->pp - 1, data_rank);
+    const struct count_fact *count = rank ? facts_count(rank, step) : NULL;
+    const struct loss_fact *loss = rank && microbatch >= 0 ? facts_loss(rank, step, microbatch) : NULL;
+    struct factor_numbers numbers = {.M = layout->microbatches, .D = layout_data_ranks(layout), .P = layout->pp, .C = 1, .T = 1,
+        .E = 1, .A = facts_divisor_due(&record->config), .N = tokens.valid, .N_all = tokens.positions,
+        .N_unshifted = tokens.unshifted};
+    numbers.n_rank = count ? (double)count->valid_local : 0;
+    numbers.n = loss ? (double)loss->valid : 0;
+    return numbers;
+}
+
+static bool sample_is_due(const struct record *record, const struct sample_fact *fact)
+{
+    for (int i = 0; i < fact->count; i++) {
+        int64_t due = (int64_t)fact->step * record->config.train.global_batch + fact->first_sequence + i;
+        if (fact->sequences[i] != due) return false;
+    }
+    return true;
+}
+
+bool facts_sample_is_due(const struct record *record, int step, int data_rank, int microbatch)
+{
+    for (int r = 0; r < record->ranks; r++) {
+        if (record->rank[r].data_rank != data_rank) continue;
+        const struct sample_fact *fact = facts_sample(&record->rank[r], step, microbatch);
+        if (fact && !sample_is_due(record, fact)) return false;
+    }
+    return true;
+}
+
+static size_t sketch_index(const struct sketch_table *table, int step, int sequence, int unit, enum sketch_kind kind)
+{
+    return (((size_t)step * (size_t)table->sequences + (size_t)sequence) * (size_t)table->units + (size_t)unit) * 4 + (size_t)kind;
+}
+
+struct sketch_table sketch_table_new(const struct record *record, struct arena *arena)
+{
+    struct sketch_table table = {record->config.train.steps, record->config.train.global_batch,
+                                 unit_count(&record->config.model), NULL};
+    size_t count = (size_t)table.steps * (size_t)table.sequences * (size_t)table.units * 4;
+    table.entries = arena_zalloc(arena, count * sizeof *table.entries);
+    for (int r = 0; r < record->ranks; r++) {
+        for (int i = 0; i < record->rank[r].sketches.count; i++) {
+            const struct sketch_fact *fact = &record->rank[r].sketches.items[i];
+            ASSERT(fact->step < table.steps && fact->sequence < table.sequences && fact->unit < table.units);
+            struct sketch_entry *entry = &table.entries[sketch_index(&table, fact->step, fact->sequence, fact->unit, fact->kind)];
+            if (!entry->fact) *entry = (struct sketch_entry){fact, r};
+        }
+    }
+    return table;
+}
+
+struct sketch_entry sketch_table_at(const struct sketch_table *table, int step, int sequence, int unit, enum sketch_kind kind)
+{
+    if (step < 0 || step >= table->steps || sequence < 0 || sequence >= table->sequences || unit < 0 || unit >= table->units) {
+        return (struct sketch_entry){NULL, -1};
+    }
+    return table->entries[sketch_index(table, step, sequence, unit, kind)];
+}

@@ -1,0 +1,50 @@
+/* facts: looking things up in a record, and the words for places and findings. What comparison, checks and
+ * diagnosis share; nothing here judges. */
+#ifndef SCENARIOS_FACTS_H
+#define SCENARIOS_FACTS_H
+
+#include "model/deviations.h"
+#include "scenarios/result.h"
+
+/* ---- places ---- */
+#define PLACE_NONE ((struct place){-1, -1, -1, -1, -1, NULL})
+struct place place_at(int rank, int step, int microbatch);
+struct place place_at_unit(const struct run_config *config, int rank, int step, int microbatch, int unit);
+/* "layer 3", "the embedding", "the head". */
+void unit_name(const struct model_config *model, int unit, char text[32]);
+
+/* ---- findings ---- */
+/* All fields "does not apply". */
+struct finding finding_new(const struct site *site, struct place place);
+void finding_pattern(struct finding *finding, const char *word);
+void finding_say(struct finding *finding, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- facts of a rank; NULL where there is none ---- */
+const struct loss_fact *facts_loss(const struct rank_record *rank, int step, int microbatch);
+const struct count_fact *facts_count(const struct rank_record *rank, int step);
+const struct norm_fact *facts_norm(const struct rank_record *rank, int step);
+const struct report_fact *facts_report(const struct rank_record *rank, int step);
+const struct sample_fact *facts_sample(const struct rank_record *rank, int step, int microbatch);
+const struct rank_record *facts_rank(const struct record *record, int stage, int data_rank);
+bool facts_is_last_stage(const struct record *record, const struct rank_record *rank);
+/* The run went to its end: what is not there was not done. */
+bool facts_finished(const struct record *record);
+
+/* ---- a step's tokens, as the ranks counted them ---- */
+struct step_tokens { double valid, unshifted, positions; };
+struct step_tokens facts_tokens(const struct record *record, int step);
+/* The letters of a factor for one micro-batch of one data rank; microbatch -1: those of the step alone. */
+struct factor_numbers facts_numbers(const struct record *record, int data_rank, int step, int microbatch);
+/* What the gradient reduction divides by where nothing is wrong: D or 1. */
+double facts_divisor_due(const struct run_config *config);
+/* Were the sequences of this micro-batch those that are due, wherever they were read? */
+bool facts_sample_is_due(const struct record *record, int step, int data_rank, int microbatch);
+
+/* ---- sketches by (step, sequence, unit, kind) ---- */
+struct sketch_entry { const struct sketch_fact *fact; int rank; };
+struct sketch_table { int steps, sequences, units; struct sketch_entry *entries; };
+struct sketch_table sketch_table_new(const struct record *record, struct arena *arena);
+/* fact NULL where nothing was recorded. */
+struct sketch_entry sketch_table_at(const struct sketch_table *table, int step, int sequence, int unit, enum sketch_kind kind);
+
+#endif

@@ -1,0 +1,42 @@
+/* fault: the catalogue of faults, one file and one line (faults.def) each.
+ *
+ * A fault is one or more deviations at sites, with the places where the real system had it as defaults.
+ * Only the injector reads this table, and the listing commands: comparison, checks and diagnosis never do
+ * (except to rank candidates by name for what they found: fault_candidates reads component and signature). */
+#ifndef SCENARIOS_FAULT_H
+#define SCENARIOS_FAULT_H
+
+#include "sim/site.h"
+
+enum fault_default_at {              /* bits; what the entry leaves open */
+    AT_EVERYWHERE = 0, AT_STAGES_BUT_FIRST = 1, AT_STAGE_MIDDLE = 2 /* pp/2 */, AT_LAST_MICROBATCH = 4,
+    AT_LAYER_MIDDLE = 8 /* layers/2 */, AT_STAGE_ONE = 16,
+};
+struct fault_part { const char *site, *deviation, *text; double value; unsigned at; };
+
+struct fault {
+    const char *name;                /* "loss-divided-twice" */
+    const char *component;           /* "pp.loss": what a diagnosis must say */
+    const char *injected;            /* what goes wrong, one sentence */
+    const char *visible;             /* what one sees */
+    const char *checks;              /* ids, comma-separated: those that must fire */
+    const char *source;              /* public origin: system and issue number */
+    const char *scenario;            /* shipped scenario file that shows it */
+    const char *signature;           /* how its numbers look, for ranking candidates: see diagnosis.h; "" = component alone */
+    int parts_count; struct fault_part parts[3];
+};
+
+int fault_count(void);
+const struct fault *fault_at(int i);              /* in the order of faults.def */
+const struct fault *fault_find(const char *name); /* NULL: none */
+
+/* All floors' sites and deviations, for loading and listing. */
+int site_registry_count(void);
+const struct site *site_registry_at(int i);
+const struct site *site_registry_find(const char *name);
+int deviation_registry_count(void);
+const struct deviation *deviation_registry_at(int i);
+const struct deviation *deviation_registry_find(const char *name, enum site_kind kind);
+bool deviation_applies(const struct deviation *deviation, const struct site *site);
+
+#endif

@@ -1,0 +1,26 @@
+/* ladder: is a difference a bug or rounding? The precision ladder.
+ *
+ * e is the relative error of one quantity between the two runs, ||a - b|| / max(||b||, terms), where terms is the
+ * norm of the sum of the magnitudes that the last reduction added: what is zero in exact arithmetic is then not
+ * noise over noise. The same pair of runs on two rungs, fp32 and fp64, gives e32 and e64. Rounding shrinks by
+ * the ratio of the epsilons, 2^-29; a bug does not:
+ *     bug  <=>  e64 > max(2^-15 e32, 2^-53 * 1024 * sqrt(K))
+ * with K the length of the sums behind the quantity.
+ *
+ * The second rung costs another pair of runs, so the first alone decides whether it is needed: where every e
+ * is at most the screening limit, 8 * u * sqrt(K) with u the working format's unit roundoff, nothing more is run
+ * and nothing is wrong. The limit is about an order of magnitude over what healthy layouts show and as
+ * far under what the mildest fault of the catalogue does; exact properties (weights, contributions, versions,
+ * copies) do not go through it at all. "deep" runs always take the second rung. */
+#ifndef SCENARIOS_LADDER_H
+#define SCENARIOS_LADDER_H
+
+#include <stdbool.h>
+#include "sim/format.h"
+
+double ladder_screen(enum format working, double terms_count);
+double ladder_limit(double error_fp32, double terms_count); /* what e64 may be */
+bool ladder_is_bug(double error_fp32, double error_fp64, double terms_count); /* what is not finite is a bug */
+enum format ladder_other(enum format working);              /* the rung beside the working one */
+
+#endif

@@ -1,0 +1,107 @@
+/* loss_factors: see the header. Exact numbers are held to 1e-12, what went through the run's storage to a
+ * few of its roundings. */
+#include "scenarios/loss_factors.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "model/sites.h"
+#include "sim/arena.h"
+
+#include <stdlib.h>
+
+static double tolerance_of(enum loss_factor factor, const struct record *record)
+{
+    return factor == LOSS_FACTOR_UNDECLARED ? 8 * format_traits[record->config.format].unit_roundoff : 1e-12;
+}
+
+/* The weight that the tokens really got, beside the one the factors give; the worst token. */
+static double undeclared(const struct record *record, const struct loss_fact *fact)
+{
+    double declared = fact->compensation * fact->scale / fact->denominator, worst = 1;
+    double compensation = fact->compensation / facts_divisor_due(&record->config);
+    for (int64_t t = 0; t < fact->token_count; t++) {
+        if (fact->token_loss[t] == 0 && fact->token_weight[t] == 0) continue;
+        double ratio = declared == 0 && fact->token_weight[t] == 0 ? 1 : fact->token_weight[t] / declared;
+        if (!(fabs(ratio - 1) <= fabs(worst - 1))) worst = ratio;
+    }
+    return worst * compensation;
+}
+
+double loss_factor_ratio(const struct record *record, const struct rank_record *rank, const struct loss_fact *fact,
+                         enum loss_factor factor)
+{
+    const struct count_fact *count = facts_count(rank, fact->step);
+    double counted = facts_tokens(record, fact->step).valid, got = count ? count->valid_global : counted;
+    switch (factor) {
+    case LOSS_FACTOR_COUNT: return counted / got;
+    case LOSS_FACTOR_DENOMINATOR: return got / fact->denominator;
+    case LOSS_FACTOR_SCALE: return fact->scale;
+    default: return undeclared(record, fact);
+    }
+}
+
+bool loss_factor_is_due(double ratio, enum loss_factor factor, const struct record *record)
+{
+    return fabs(ratio - 1) <= tolerance_of(factor, record);
+}
+
+const struct site *loss_factor_site(enum loss_factor factor)
+{
+    switch (factor) {
+    case LOSS_FACTOR_COUNT: return &site_loss_token_count_reduce;
+    case LOSS_FACTOR_DENOMINATOR: return &site_loss_denominator;
+    default: return &site_pp_loss_scale;
+    }
+}
+
+struct ratio_form loss_factor_form(const struct record *record, int step, enum loss_factor factor)
+{
+    int capacity = record->ranks * record->config.layout.microbatches, count = 0;
+    struct ratio_sample *samples = memory_alloc((size_t)capacity * sizeof *samples);
+    for (int r = 0; r < record->ranks; r++) {
+        const struct rank_record *rank = &record->rank[r];
+        for (int i = 0; i < rank->losses.count && count < capacity; i++) {
+            const struct loss_fact *fact = &rank->losses.items[i];
+            if (fact->step != step) continue;
+            double ratio = loss_factor_ratio(record, rank, fact, factor);
+            if (loss_factor_is_due(ratio, factor, record)) continue;
+            samples[count].numbers = facts_numbers(record, rank->data_rank, step, fact->microbatch);
+            samples[count++].value = ratio;
+        }
+    }
+    int letters = factor == LOSS_FACTOR_UNDECLARED ? 2 : 5;
+    struct ratio_form form = ratio_classify(samples, count, 'M', letters, tolerance_of(factor, record));
+    free(samples);
+    return form;
+}
+
+void loss_factor_describe(struct finding *finding, const struct record *record, const struct loss_fact *fact,
+                          enum loss_factor factor, double ratio, const struct ratio_form *form)
+{
+    int rank = finding->place.rank, m = fact->microbatch;
+    char what[80];
+    snprintf(finding->ratio, sizeof finding->ratio, "%s", form->beside_mean);
+    finding->ratio_value = form->found ? form->value : ratio;
+    finding_pattern(finding, form->text);
+    if (form->found) snprintf(what, sizeof what, "%s", form->text);
+    else snprintf(what, sizeof what, "%.6g", ratio);
+    switch (factor) {
+    case LOSS_FACTOR_COUNT:
+        finding_say(finding, "rank %d got %.17g as the number of valid tokens in step %d where all data ranks together counted %.17g: "
+                    "every token weighs %s of what is due", rank, facts_count(&record->rank[rank], fact->step)->valid_global,
+                    fact->step, facts_tokens(record, fact->step).valid, what);
+        break;
+    case LOSS_FACTOR_DENOMINATOR:
+        finding_say(finding, "rank %d divides the loss of micro-batch %d in step %d by %.17g where %.17g valid tokens are due: "
+                    "every token weighs %s of what is due", rank, m, fact->step, fact->denominator, fact->denominator * ratio, what);
+        break;
+    case LOSS_FACTOR_SCALE:
+        finding_say(finding, "rank %d multiplies the loss of micro-batch %d in step %d by %s beside 1/N: every token weighs %.6g times "
+                    "what is due", rank, m, fact->step, what, ratio);
+        break;
+    default:
+        finding_say(finding, "on rank %d the tokens of micro-batch %d in step %d weigh %s of what the declared factors give: a factor "
+                    "that no site declares", rank, m, fact->step, what);
+    }
+}

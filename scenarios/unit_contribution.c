@@ -1,0 +1,139 @@
+/* unit_contribution: sums over ledgers. */
+#include "scenarios/unit_contribution.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/sites.h"
+#include "sim/arena.h"
+
+/* The use of unit 0's parameter that this rank's own backward adds, where the two uses are on two stages. */
+static int own_part(const struct record *record, const struct rank_record *rank, int unit)
+{
+    return unit == 0 && record->config.model.tie_embeddings && rank->stage > 0 ? 1 : 0;
+}
+
+static bool parts_are_apart(const struct record *record, int unit)
+{
+    return unit == 0 && record->config.model.tie_embeddings && record->config.layout.pp > 1;
+}
+
+static void add_local(const struct record *record, struct unit_contribution *u, const struct rank_record *rank)
+{
+    int D = layout_data_ranks(&record->config.layout), M = record->config.layout.microbatches;
+    for (int i = 0; i < rank->gradients.count; i++) {
+        const struct gradient_fact *fact = &rank->gradients.items[i];
+        if (fact->unit != u->unit) continue;
+        if (fact->step == u->step - 1 && fact->stage == GRADIENT_UNREDUCED && rank == u->rank) u->left_behind = true;
+        if (fact->step != u->step || fact->stage == GRADIENT_REDUCED) continue;
+        for (int t = 0; t < fact->ledger.count; t++) {
+            const struct ledger_term *term = &fact->ledger.terms[t];
+            bool of_step = term->origin.step == u->step;
+            if (!of_step && rank == u->rank) {
+                u->local_earlier += term->times;
+                u->earlier_step = term->origin.step;
+            }
+            int d = term->origin.rank, m = term->origin.microbatch;
+            if (!of_step || d < 0 || d >= D || m < 0 || m >= M) continue;
+            if (fact->stage == GRADIENT_LOCAL) u->local[d * M + m] += term->times;
+            else if (rank == u->rank && d == rank->data_rank) u->unreduced[m] += term->times;
+        }
+    }
+}
+
+static void add_reduced(const struct record *record, struct unit_contribution *u)
+{
+    int D = layout_data_ranks(&record->config.layout), M = record->config.layout.microbatches;
+    bool apart = parts_are_apart(record, u->unit);
+    for (int i = 0; i < u->rank->gradients.count; i++) {
+        const struct gradient_fact *fact = &u->rank->gradients.items[i];
+        if (fact->unit != u->unit || fact->step != u->step || fact->stage != GRADIENT_REDUCED) continue;
+        u->has_reduced = true;
+        u->fact = fact;
+        for (int t = 0; t < fact->ledger.count; t++) {
+            const struct ledger_term *term = &fact->ledger.terms[t];
+            int d = term->origin.rank, m = term->origin.microbatch;
+            bool own = !apart || term->origin.part == own_part(record, u->rank, u->unit);
+            if (term->origin.step != u->step) {
+                if (own) u->reduced_earlier += term->times;
+                if (own) u->earlier_step = term->origin.step;
+                continue;
+            }
+            u->uses_reduced[term->origin.part != 0] += term->times;
+            if (own && d >= 0 && d < D && m >= 0 && m < M) u->reduced[d * M + m] += term->times;
+        }
+    }
+}
+
+bool unit_contribution_has_backward(const struct unit_contribution *u)
+{
+    for (int i = 0; i < u->rank->syncs.count; i++) {
+        if (u->rank->syncs.items[i].step == u->step && u->rank->syncs.items[i].unit == u->unit) return true;
+    }
+    return false;
+}
+
+bool unit_contribution_read(const struct record *record, int rank, int step, int unit, struct unit_contribution *ret)
+{
+    size_t cells = (size_t)(layout_data_ranks(&record->config.layout) * record->config.layout.microbatches);
+    *ret = (struct unit_contribution){.rank = &record->rank[rank], .step = step, .unit = unit, .earlier_step = -1};
+    bool has = unit_contribution_has_backward(ret);
+    for (int i = 0; !has && i < ret->rank->gradients.count; i++) {
+        has = ret->rank->gradients.items[i].step == step && ret->rank->gradients.items[i].unit == unit;
+    }
+    if (!has) return false;
+    ret->local = memory_zalloc(cells * sizeof(int));
+    ret->reduced = memory_zalloc(cells * sizeof(int));
+    ret->unreduced = memory_zalloc((size_t)record->config.layout.microbatches * sizeof(int));
+    for (int r = 0; r < record->ranks; r++) {
+        if (record->rank[r].stage == ret->rank->stage) add_local(record, ret, &record->rank[r]);
+    }
+    add_reduced(record, ret);
+    return true;
+}
+
+void unit_contribution_free(struct unit_contribution *u)
+{
+    free(u->local);
+    free(u->unreduced);
+    free(u->reduced);
+}
+
+bool unit_contribution_is_repeated(const struct record *record, const struct unit_contribution *u)
+{
+    struct unit_contribution before;
+    if (u->reduced_earlier == 0 || u->earlier_step < 0) return false;
+    if (!unit_contribution_read(record, u->rank->rank, u->earlier_step, u->unit, &before)) return false;
+    bool repeated = false;
+    int M = record->config.layout.microbatches;
+    for (int i = 0; i < u->fact->ledger.count; i++) {
+        const struct origin *origin = &u->fact->ledger.terms[i].origin;
+        if (origin->step == u->earlier_step) repeated = repeated || before.reduced[origin->rank * M + origin->microbatch] > 0;
+    }
+    unit_contribution_free(&before);
+    return repeated;
+}
+
+bool unit_contribution_was_called(const struct record *record, const struct unit_contribution *u)
+{
+    const struct communicator *log = u->rank->communicator;
+    if (!log || layout_data_ranks(&record->config.layout) == 1) return true;
+    int layer = u->unit >= 1 && u->unit <= record->config.model.layers ? u->unit - 1 : -1;
+    for (int i = 0; i < u->rank->gradients.count; i++) {
+        const struct gradient_fact *fact = &u->rank->gradients.items[i];
+        if (fact->step != u->step || fact->unit != u->unit || fact->stage != GRADIENT_LOCAL) continue;
+        bool found = false;
+        for (int k = 0; k < communicator_calls(log) && !found; k++) {
+            const struct call_record *call = communicator_call(log, k);
+            found = call->step == fact->step && call->microbatch == fact->microbatch && call->layer == layer &&
+                    !strcmp(call->purpose, site_fsdp_reduce_grad.name);
+        }
+        if (!found) return false;
+    }
+    return true;
+}
+
+int unit_contribution_local_uses(const struct record *record, const struct unit_contribution *u)
+{
+    return u->unit == 0 && record->config.model.tie_embeddings && record->config.layout.pp == 1 ? 2 : 1;
+}

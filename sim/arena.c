@@ -1,0 +1,189 @@
+/* arena: chunks of growing size, kept for reuse when released. */
+#include "sim/arena.h"
+
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim/assertion.h"
+
+enum { ALIGNMENT = 64, CHUNK_BYTES_MIN = 64 * 1024 };
+
+struct chunk { struct chunk *previous, *next; size_t size, used; /* used: while a later one is current */ };
+/* Data starts at the next multiple of ALIGNMENT after the header. */
+enum { HEADER = (sizeof(struct chunk) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT };
+
+struct arena {
+    const char *name;
+    bool poison;
+    struct chunk *first, *current;  /* chunks behind current are empty and kept */
+    size_t used;                    /* in current */
+    size_t before;                  /* bytes in chunks before current */
+    size_t peak;
+};
+
+void memory_failed(size_t bytes)
+{
+    fprintf(stderr, "hpsim: out of memory: %zu bytes could not be had\n"
+                    "  hint: run a smaller scenario, or allow the process more memory\n", bytes);
+    exit(2);
+}
+
+void *memory_alloc(size_t bytes)
+{
+    void *data = malloc(bytes ? bytes : 1);
+    if (!data) memory_failed(bytes);
+    return data;
+}
+
+void *memory_zalloc(size_t bytes)
+{
+    void *data = calloc(1, bytes ? bytes : 1);
+    if (!data) memory_failed(bytes);
+    return data;
+}
+
+void *memory_realloc(void *old, size_t bytes)
+{
+    void *data = realloc(old, bytes ? bytes : 1);
+    if (!data) memory_failed(bytes);
+    return data;
+}
+
+char *memory_strdup(const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+    return memcpy(memory_alloc(bytes), text, bytes);
+}
+
+void memory_poison(void *data, size_t bytes)
+{
+    memset(data, 0xFF, bytes);
+}
+
+struct arena *arena_new(const char *name, bool poison)
+{
+    struct arena *arena = memory_zalloc(sizeof *arena);
+    arena->name = name;
+    arena->poison = poison;
+    return arena;
+}
+
+void arena_free(struct arena *arena)
+{
+    if (!arena) return;
+    for (struct chunk *chunk = arena->first, *next; chunk; chunk = next) {
+        next = chunk->next;
+        free(chunk);
+    }
+    free(arena);
+}
+
+static char *chunk_data(struct chunk *chunk)
+{
+    return (char *)chunk + HEADER;
+}
+
+static struct chunk *chunk_new(size_t size)
+{
+    void *data = NULL;
+    if (size > SIZE_MAX - HEADER - ALIGNMENT || posix_memalign(&data, ALIGNMENT, HEADER + size)) memory_failed(size);
+    struct chunk *chunk = data;
+    *chunk = (struct chunk){.size = size};
+    return chunk;
+}
+
+/* A chunk that holds bytes, right behind the current one. */
+static void next_chunk(struct arena *arena, size_t bytes)
+{
+    struct chunk *current = arena->current, *next = current ? current->next : arena->first;
+    if (!next || next->size < bytes) {
+        size_t size = current ? 2 * current->size : CHUNK_BYTES_MIN;
+        if (size > (size_t)64 << 20) size = (size_t)64 << 20;
+        struct chunk *fresh = chunk_new(size < bytes ? bytes : size);
+        fresh->previous = current;
+        fresh->next = next;
+        if (next) next->previous = fresh;
+        if (current) current->next = fresh;
+        else arena->first = fresh;
+        next = fresh;
+    }
+    if (current) arena->before += current->used = arena->used;
+    arena->current = next;
+    arena->used = 0;
+}
+
+void *arena_alloc(struct arena *arena, size_t bytes)
+{
+    if (bytes > SIZE_MAX - ALIGNMENT) memory_failed(bytes);
+    size_t rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    if (rounded == 0) rounded = ALIGNMENT;
+    if (!arena->current || arena->current->size - arena->used < rounded) next_chunk(arena, rounded);
+    void *data = chunk_data(arena->current) + arena->used;
+    arena->used += rounded;
+    if (arena->before + arena->used > arena->peak) arena->peak = arena->before + arena->used;
+    if (arena->poison) memory_poison(data, rounded);
+    return data;
+}
+
+void *arena_zalloc(struct arena *arena, size_t bytes)
+{
+    return memset(arena_alloc(arena, bytes), 0, bytes);
+}
+
+char *arena_strdup(struct arena *arena, const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+    return memcpy(arena_alloc(arena, bytes), text, bytes);
+}
+
+char *arena_printf(struct arena *arena, const char *format, ...)
+{
+    va_list arguments, again;
+    va_start(arguments, format);
+    va_copy(again, arguments);
+    int length = vsnprintf(NULL, 0, format, arguments);
+    char *text = arena_alloc(arena, (size_t)length + 1);
+    vsnprintf(text, (size_t)length + 1, format, again);
+    va_end(again);
+    va_end(arguments);
+    return text;
+}
+
+struct arena_mark arena_mark(const struct arena *arena)
+{
+    return (struct arena_mark){arena->current, arena->used};
+}
+
+void arena_release(struct arena *arena, struct arena_mark mark)
+{
+    while (arena->current != mark.chunk) {
+        ASSERT(arena->current); /* the mark is of this arena, and not of a later time */
+        if (arena->poison) memory_poison(chunk_data(arena->current), arena->used);
+        arena->current = arena->current->previous;
+        arena->used = arena->current ? arena->current->used : 0;
+        arena->before -= arena->used;
+    }
+    ASSERT(arena->used >= mark.used);
+    if (arena->poison && arena->current) {
+        memory_poison(chunk_data(arena->current) + mark.used, arena->used - mark.used);
+    }
+    arena->used = mark.used;
+}
+
+void arena_reset(struct arena *arena)
+{
+    arena_release(arena, (struct arena_mark){NULL, 0});
+}
+
+size_t arena_used(const struct arena *arena)
+{
+    return arena->before + arena->used;
+}
+
+size_t arena_peak(const struct arena *arena)
+{
+    return arena->peak;
+}

@@ -1,0 +1,92 @@
+/* site: which armed deviation is due at a place. */
+#include "sim/site.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim/arena.h"
+#include "sim/assertion.h"
+
+const char *const site_kind_names[SITE_KIND_COUNT] = {"communication", "factor", "decision", "tensor", "memory"};
+
+struct site_plan *site_plan_new(int ranks)
+{
+    ASSERT(ranks >= 1);
+    struct site_plan *plan = memory_zalloc(sizeof *plan);
+    plan->ranks = ranks;
+    return plan;
+}
+
+void site_plan_free(struct site_plan *plan)
+{
+    if (!plan) return;
+    free(plan->armed);
+    free(plan->hits);
+    free(plan);
+}
+
+void site_plan_arm(struct site_plan *plan, const struct armed *armed)
+{
+    ASSERT(armed->site && armed->deviation && armed->site->kind == armed->deviation->kind);
+    int count = plan->armed_count + 1;
+    plan->armed = memory_realloc(plan->armed, (size_t)count * sizeof *plan->armed);
+    plan->armed[plan->armed_count] = *armed;
+    plan->hits = memory_realloc(plan->hits, (size_t)(count * plan->ranks) * sizeof *plan->hits);
+    memset(plan->hits + plan->armed_count * plan->ranks, 0, (size_t)plan->ranks * sizeof *plan->hits);
+    plan->armed_count = count;
+}
+
+static bool holds(const struct at_list *list, int value)
+{
+    for (int i = 0; i < list->count; i++) {
+        if (list->values[i] == value) return true;
+    }
+    return list->count == 0;
+}
+
+static bool holds_name(const char *wanted, const char *name)
+{
+    if (!wanted[0]) return true;
+    if (!name) return false;
+    size_t length = strlen(wanted);
+    if (wanted[length - 1] == '*') return !strncmp(wanted, name, length - 1);
+    return !strcmp(wanted, name);
+}
+
+static int find(const struct site_plan *plan, const struct site *site, const struct where *where)
+{
+    if (!plan) return -1;
+    for (int i = 0; i < plan->armed_count; i++) {
+        const struct armed *a = &plan->armed[i];
+        if (a->site != site) continue;
+        bool due = holds(&a->rank, where->rank) && holds(&a->stage, where->stage) && holds(&a->step, where->step) &&
+                   holds(&a->microbatch, where->microbatch) && holds(&a->layer, where->layer) && holds(&a->hop, where->hop) &&
+                   holds_name(a->param, where->param);
+        if (!due) continue;
+        if (a->once && where->rank >= 0 && plan->hits[i * plan->ranks + where->rank] > 0) continue;
+        return i;
+    }
+    return -1;
+}
+
+const struct armed *site_peek(const struct site_plan *plan, const struct site *site, struct where where)
+{
+    int i = find(plan, site, &where);
+    return i < 0 ? NULL : &plan->armed[i];
+}
+
+const struct armed *site_pass(struct site_plan *plan, const struct site *site, struct where where)
+{
+    int i = find(plan, site, &where);
+    if (i < 0) return NULL;
+    ASSERT(where.rank >= 0 && where.rank < plan->ranks);
+    plan->hits[i * plan->ranks + where.rank]++;
+    return &plan->armed[i];
+}
+
+uint64_t site_hits(const struct site_plan *plan, int armed_index)
+{
+    uint64_t hits = 0;
+    for (int r = 0; r < plan->ranks; r++) hits += plan->hits[armed_index * plan->ranks + r];
+    return hits;
+}

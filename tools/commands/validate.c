@@ -1,0 +1,35 @@
+/* validate: reads scenarios as a run would, and runs nothing. */
+#include <stdio.h>
+#include "tools/command.h"
+#include "tools/report/describe.h"
+#include "tools/report/terminal.h"
+#include "tools/setup.h"
+
+static int run(const struct options *options)
+{
+    struct terminal terminal = terminal_new(stdout, options->color);
+    struct scenario_options wanted = setup_scenario(options);
+    int status = EXIT_EXPECTED;
+    for (int i = 0; i < options->arguments_count; i++) {
+        struct error error = {0};
+        struct scenario *scenario = scenario_load(options->arguments[i], &wanted, &error);
+        if (!scenario) {
+            status = command_fail(&error);
+            continue;
+        }
+        char text[DESCRIBE_TEXT];
+        terminal_print(&terminal, STYLE_GOOD, "ok");
+        printf(": %s: %s", scenario->name, describe_layout(&scenario->config, text));
+        if (scenario->expect.given) printf("; expected: %s", describe_expectation(&scenario->expect, text));
+        putchar('\n');
+        scenario_free(scenario);
+    }
+    return status;
+}
+
+const struct command command_validate = {
+    .name = "validate", .arguments = "SCENARIO.json...", .what = "checks scenario files without running them", .text = "",
+    .arguments_min = 1, .arguments_max = 1 << 30,
+    .options = OPTION_BIT(SET) | OPTION_BIT(FAULT) | OPTION_BIT(NO_FAULTS) | OPTION_BIT(SEED) | OPTION_BIT(COLOR),
+    .run = run,
+};

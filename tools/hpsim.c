@@ -1,0 +1,96 @@
+/* hpsim: the program. Finds the command, parses its options, runs it, and makes sure that what was
+ * written to standard output really arrived: a full disk is an error, a reader that has gone is none. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cjson/cJSON.h>
+#include "sim/arena.h"
+#include "sim/assertion.h"
+#include "tools/command.h"
+#include "tools/interrupt.h"
+
+/* What an assertion prints as the way to see the same again. */
+static void remember_replay(int argc, char **argv)
+{
+    char text[1024] = "hpsim";
+    size_t used = strlen(text);
+    for (int i = 1; i < argc; i++) {
+        size_t length = strlen(argv[i]);
+        if (used + length + 2 > sizeof text) break;
+        text[used++] = ' ';
+        memcpy(text + used, argv[i], length + 1);
+        used += length;
+    }
+    assertion_set_replay(text);
+}
+
+static bool looks_like_scenario(const char *word)
+{
+    size_t length = strlen(word);
+    return (length > 5 && !strcmp(word + length - 5, ".json")) || strchr(word, '/');
+}
+
+/* Which command; *words becomes the first word after its name. NULL and an error: none. */
+static const struct command *choose(int argc, char **argv, int *ret_first, struct error *error)
+{
+    const char *word = argv[1];
+    const struct command *command = command_find(word);
+    *ret_first = command ? 2 : 1;
+    if (command) return command;
+    const struct command_later *later = command_later_find(word);
+    if (later) {
+        error_input(error, "hpsim %s (%s) is not there yet", later->name, later->what);
+        return NULL;
+    }
+    if (word[0] == '-' || looks_like_scenario(word)) return command_find("run");
+    (void)argc;
+    command_unknown(error, word);
+    return NULL;
+}
+
+static int run_command(int argc, char **argv)
+{
+    struct error error = {0};
+    int first = 1;
+    if (argc < 2) {
+        error_input(&error, "no command and no scenario");
+        error_hint(&error, "hpsim SCENARIO.json runs one; hpsim --help lists the commands");
+        return command_fail(&error);
+    }
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) return command_help_all(), EXIT_EXPECTED;
+    if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) return command_version(), EXIT_EXPECTED;
+    const struct command *command = choose(argc, argv, &first, &error);
+    if (!command) return command_fail(&error);
+
+    struct options options = {0};
+    int status = EXIT_EXPECTED;
+    bool parsed = options_parse(&options, command->name, command->options, argc - first, argv + first, &error);
+    if (parsed && options.help) {
+        command_help_one(command);
+    } else if (!parsed) {
+        status = command_fail(&error);
+    } else if (options.arguments_count < command->arguments_min || options.arguments_count > command->arguments_max) {
+        status = command_usage_fail(command, options.arguments_count);
+    } else {
+        status = command->run(&options);
+    }
+    options_done(&options);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    cJSON_Hooks hooks = {.malloc_fn = memory_alloc, .free_fn = free};
+    cJSON_InitHooks(&hooks);
+    interrupt_install();
+    remember_replay(argc, argv);
+    int status = run_command(argc, argv);
+    errno = 0;
+    bool lost = fflush(stdout) != 0 || ferror(stdout);
+    if (lost && !interrupt_pipe_closed()) {
+        fprintf(stderr, "hpsim: standard output could not be written: %s\n", errno ? strerror(errno) : "write error");
+        return EXIT_INPUT;
+    }
+    return status;
+}

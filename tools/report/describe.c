@@ -1,0 +1,89 @@
+/* describe: see the header. Texts that would be longer than their room are cut. */
+#include "tools/report/describe.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include "tools/report/number.h"
+
+static void append(char text[DESCRIBE_TEXT], const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void append(char text[DESCRIBE_TEXT], const char *format, ...)
+{
+    size_t used = strlen(text);
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text + used, DESCRIBE_TEXT - used, format, list);
+    va_end(list);
+}
+
+static void append_axis(char text[DESCRIBE_TEXT], bool *first, const char *name, int size)
+{
+    if (size == 1) return;
+    append(text, "%s%s %d", *first ? " = " : " x ", name, size);
+    *first = false;
+}
+
+const char *describe_layout(const struct run_config *config, char text[DESCRIBE_TEXT])
+{
+    const struct layout *l = &config->layout;
+    char number[NUMBER_TEXT];
+    int ranks = layout_ranks(l), per = layout_sequences_per_microbatch(config);
+    bool first = true;
+    snprintf(text, DESCRIBE_TEXT, "%d rank%s", ranks, ranks == 1 ? "" : "s");
+    append_axis(text, &first, "pipeline", l->pp);
+    append_axis(text, &first, "replicas", l->dp_replicate);
+    append_axis(text, &first, l->zero ? "FSDP" : "data parallel", l->dp_shard);
+    if (l->pp > 1) append(text, ", %s", l->schedule);
+    append(text, ", %d micro-batch%s of %d sequence%s", l->microbatches, l->microbatches == 1 ? "" : "es", per, per == 1 ? "" : "s");
+    struct arena *arena = arena_new("describe", false);
+    struct param_table table = param_table_new(&config->model, arena);
+    int64_t parameters = 0;
+    for (int i = 0; i < table.count; i++) parameters += table.params[i].rows * table.params[i].columns;
+    arena_free(arena);
+    append(text, ", %s parameters, %s", number_count(parameters, number), format_traits[config->format].name);
+    return text;
+}
+
+static void append_number(char text[DESCRIBE_TEXT], const char *name, int value)
+{
+    if (value >= 0) append(text, "%s%s %d", text[0] ? ", " : "", name, value);
+}
+
+const char *describe_place(const struct place *place, char text[DESCRIBE_TEXT])
+{
+    text[0] = 0;
+    append_number(text, "rank", place->rank);
+    append_number(text, "step", place->step);
+    append_number(text, "micro-batch", place->microbatch);
+    append_number(text, "layer", place->layer);
+    if (place->layer < 0 && !place->param) append_number(text, "unit", place->unit);
+    if (place->param) append(text, "%s%s", text[0] ? ", " : "", place->param);
+    return text;
+}
+
+const char *describe_expectation(const struct expectation *expect, char text[DESCRIBE_TEXT])
+{
+    snprintf(text, DESCRIBE_TEXT, "%s", verdict_names[expect->given ? expect->verdict : VERDICT_CONSISTENT]);
+    if (!expect->given) return text;
+    if (expect->component[0]) append(text, " in %s", expect->component);
+    if (expect->site[0]) append(text, " at %s", expect->site);
+    char ranks[DESCRIBE_TEXT];
+    if (expect->ranks_count > 0) append(text, ", ranks %s", describe_ranks(expect->ranks, expect->ranks_count, ranks));
+    for (int i = 0; i < expect->checks_count; i++) append(text, "%s%s", i ? ", " : ", checks ", expect->checks[i]);
+    return text;
+}
+
+const char *describe_ranks(const int *ranks, int count, char text[DESCRIBE_TEXT])
+{
+    text[0] = 0;
+    for (int i = 0; i < count; i++) {
+        int last = i;
+        while (last + 1 < count && ranks[last + 1] == ranks[last] + 1) last++;
+        append(text, "%s%d", text[0] ? ", " : "", ranks[i]);
+        if (last > i + 1) append(text, "-%d", ranks[last]);
+        else last = i;
+        i = last;
+    }
+    return text;
+}

@@ -1,0 +1,212 @@
+/* explain_loss: the loss ledger to be read: every factor of every micro-batch in the order in which it is
+ * applied, and what other ways of averaging would have made of the same numbers. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "scenarios/facts.h"
+#include "tools/report/describe.h"
+#include "tools/report/loss_ledger.h"
+#include "tools/report/number.h"
+#include "tools/report/table.h"
+
+enum { SENTENCES_MAX = 4, LINE = 1024 };
+
+/* "1/412", a wrong one "! 1/660 (N_all)". */
+static void add_factor(struct table *table, const struct loss_factor_entry *entry, const char *before)
+{
+    char number[NUMBER_TEXT];
+    number_factor(entry->value, number);
+    if (!entry->wrong) table_add(table, STYLE_PLAIN, "%s%s", before, number);
+    else if (entry->symbol[0]) table_add(table, STYLE_BAD, "! %s%s (%s)", before, number, entry->symbol);
+    else table_add(table, STYLE_BAD, "! %s%s", before, number);
+}
+
+static void add_measured(struct table *table, const struct loss_row *row)
+{
+    char low[NUMBER_TEXT], high[NUMBER_TEXT];
+    if (isnan(row->measured_min)) {
+        table_add(table, STYLE_DIM, "-");
+        return;
+    }
+    number_factor(row->measured_min, low);
+    number_factor(row->measured_max, high);
+    if (!row->measured_wrong) table_add(table, STYLE_PLAIN, "%s", low);
+    else if (!strcmp(low, high)) table_add(table, STYLE_BAD, "! %s", low);
+    else table_add(table, STYLE_BAD, "! %s to %s", low, high);
+}
+
+static void add_row(struct table *table, const struct loss_row *row)
+{
+    char number[NUMBER_TEXT];
+    bool off = row->ratio_symbol[0] || !(fabs(row->ratio - 1) <= 1e-12);
+    table_add(table, STYLE_PLAIN, "%d", row->data_rank);
+    table_add(table, STYLE_PLAIN, "%d", row->microbatch);
+    table_add(table, row->weighted != row->valid ? STYLE_BAD : STYLE_PLAIN, "%s", number_count(row->valid, number));
+    table_add(table, STYLE_DIM, "%s", number_count(row->positions, number));
+    table_add(table, STYLE_PLAIN, "%s", number_value(row->sum, number));
+    table_add(table, STYLE_PLAIN, "%s", number_value(row->mean, number));
+    add_factor(table, &row->factor[LOSS_DENOMINATOR], "1/");
+    add_factor(table, &row->factor[LOSS_SCALE], "x ");
+    add_factor(table, &row->factor[LOSS_COMPENSATION], "x ");
+    add_factor(table, &row->factor[LOSS_DIVISOR], "/ ");
+    table_add(table, off ? STYLE_BAD : STYLE_PLAIN, "= %s", number_factor(row->weight, number));
+    add_measured(table, row);
+    number_factor(row->ratio, number);
+    if (!off) table_add(table, STYLE_GOOD, "1");
+    else table_add(table, STYLE_BAD, row->ratio_symbol[0] ? "! %s (%s)" : "! %s%s", number, row->ratio_symbol);
+}
+
+static void print_rows(const struct loss_step *s, const struct terminal *t)
+{
+    static const char *const titles[] = {"d", "m", "n", "of", "sum S", "S/n", "1/denominator", "loss.scale", "A", "grad_divisor",
+                                         "weight", "measured", "got/due"};
+    char number[NUMBER_TEXT];
+    struct table *table = table_new(13, titles, "rrrrrrrrrrrrr");
+    int64_t valid = 0;
+    for (int i = 0; i < s->rows_count; i++) {
+        add_row(table, &s->rows[i]);
+        valid += s->rows[i].valid;
+    }
+    table_add(table, STYLE_BOLD, "all");
+    table_add(table, STYLE_BOLD, " ");
+    table_add(table, valid == s->valid ? STYLE_BOLD : STYLE_BAD, "%s", number_count(valid, number));
+    table_add(table, STYLE_DIM, "%s", number_count(s->positions, number));
+    table_add(table, STYLE_BOLD, "%s", number_value(s->sum, number));
+    table_add(table, STYLE_BOLD, "%s", number_value(s->token_mean, number));
+    for (int i = 0; i < 5; i++) table_add(table, STYLE_PLAIN, " ");
+    table_add(table, STYLE_DIM, "sum n*w");
+    table_add(table, fabs(s->weight_sum - 1) <= 1e-9 ? STYLE_GOOD : STYLE_BAD, "%s", number_factor(s->weight_sum, number));
+    table_print(table, t, 2);
+    table_free(table);
+}
+
+/* Names each factor that is wrong once, with the span of its values. */
+static int say_factors(const struct loss_step *s, const struct terminal *t)
+{
+    int said = 0;
+    for (int kind = 0; kind < LOSS_FACTOR_KINDS; kind++) {
+        const struct loss_factor_entry *low = NULL, *high = NULL;
+        int rows = 0;
+        for (int i = 0; i < s->rows_count; i++) {
+            const struct loss_factor_entry *entry = &s->rows[i].factor[kind];
+            if (!entry->wrong) continue;
+            rows++;
+            if (!low || entry->value < low->value) low = entry;
+            if (!high || entry->value > high->value) high = entry;
+        }
+        if (!rows) continue;
+        char line[LINE], a[NUMBER_TEXT], b[NUMBER_TEXT], due[NUMBER_TEXT];
+        number_factor(low->value, a);
+        number_factor(high->value, b);
+        int used = snprintf(line, sizeof line, "%s is ", loss_factor_names[kind]);
+        if (low->symbol[0]) used += snprintf(line + used, sizeof line - (size_t)used, "%s = ", low->symbol);
+        used += snprintf(line + used, sizeof line - (size_t)used, strcmp(a, b) ? "%s to %s" : "%s", a, b);
+        snprintf(line + used, sizeof line - (size_t)used, " in %d of %d micro-batches where %s is due", rows, s->rows_count,
+                 number_factor(low->due, due));
+        terminal_paragraph(t, 2, "WRONG", 7, STYLE_BAD, line);
+        said++;
+    }
+    return said;
+}
+
+static int say_measured(const struct result *result, const struct loss_step *s, const struct terminal *t)
+{
+    int said = 0, more = 0;
+    const struct model_config *model = &result->parallel->config.model;
+    for (int i = 0; i < s->rows_count; i++) {
+        const struct loss_row *row = &s->rows[i];
+        if (!row->measured_wrong) continue;
+        if (said == SENTENCES_MAX) {
+            more++;
+            continue;
+        }
+        char line[LINE], unit[32], measured[NUMBER_TEXT], due[NUMBER_TEXT];
+        bool low = !(fabs(row->measured_max - row->weight) > fabs(row->measured_min - row->weight));
+        unit_name(model, low ? row->unit_min : row->unit_max, unit);
+        snprintf(line, sizeof line, "in the gradient of %s on rank %d, data rank %d's micro-batch %d weighs %s where its factors give %s: "
+                 "it was lost, counted again or scaled between backward and optimizer", unit, low ? row->rank_min : row->rank_max,
+                 row->data_rank, row->microbatch, number_factor(low ? row->measured_min : row->measured_max, measured),
+                 number_factor(row->weight, due));
+        terminal_paragraph(t, 2, "WRONG", 7, STYLE_BAD, line);
+        said++;
+    }
+    if (more) fprintf(t->file, "         and %d more micro-batches likewise\n", more);
+    if (s->stale_weight != 0) {
+        char line[LINE], unit[32], number[NUMBER_TEXT];
+        unit_name(model, s->stale_unit, unit);
+        snprintf(line, sizeof line, "the gradient of %s on rank %d still holds a micro-batch of the step before, weighing %s", unit,
+                 s->stale_rank, number_factor(s->stale_weight, number));
+        terminal_paragraph(t, 2, "WRONG", 7, STYLE_BAD, line);
+        said++;
+    }
+    return said;
+}
+
+static void print_lesson(const struct loss_ledger *ledger, const struct loss_step *s, const struct terminal *t)
+{
+    if (s->shortest < 0) return;
+    const struct loss_row *few = &s->rows[s->shortest], *many = &s->rows[s->longest];
+    double cuts = ledger->data_ranks * ledger->microbatches, N = (double)s->valid;
+    char a[NUMBER_TEXT], b[NUMBER_TEXT], c[NUMBER_TEXT], d[NUMBER_TEXT], e[NUMBER_TEXT], line[2 * LINE];
+    snprintf(line, sizeof line,
+             "Over the whole batch at once the loss is sum S / N = %s, and every token weighs 1/N. Each micro-batch may only ever see "
+             "its own S and n, so the division by N has to be agreed on before backward, and each factor above has to be undone by "
+             "another one.", number_value(s->token_mean, a));
+    terminal_paragraph(t, 2, "token mean", 15, STYLE_BOLD, line);
+    if (few->valid == many->valid) {
+        snprintf(line, sizeof line, "The mean of the %g micro-batches' means is the same number here, since each holds n = %lld valid "
+                 "tokens; on other data it would not be.", cuts, (long long)few->valid);
+    } else {
+        snprintf(line, sizeof line,
+                 "(1/(M*D)) sum S/n = %s on these numbers, off by %s. A token of data rank %d's micro-batch %d (n = %lld, the fewest) "
+                 "would weigh N/(n*M*D) = %s times its due, one of data rank %d's micro-batch %d (n = %lld, the most) %s times.",
+                 number_value(s->mean_of_means, a), number_error(s->mean_of_means / s->token_mean - 1, b), few->data_rank, few->microbatch,
+                 (long long)few->valid, number_factor(N / ((double)few->valid * cuts), c), many->data_rank, many->microbatch,
+                 (long long)many->valid, number_factor(N / ((double)many->valid * cuts), d));
+    }
+    terminal_paragraph(t, 2, "mean of means", 15, STYLE_BOLD, line);
+    if (ledger->data_ranks > 1) {
+        snprintf(line, sizeof line, "(1/D) sum over data ranks of their own S/n = %s, off by %s: the same error, between ranks.",
+                 number_value(s->mean_of_rank_means, a), number_error(s->mean_of_rank_means / s->token_mean - 1, e));
+        terminal_paragraph(t, 2, "rank means", 15, STYLE_BOLD, line);
+    }
+}
+
+static void print_step(const struct result *result, const struct loss_ledger *ledger, const struct loss_step *s, const struct terminal *t)
+{
+    char due[NUMBER_TEXT], count[NUMBER_TEXT], a[NUMBER_TEXT], b[NUMBER_TEXT], c[NUMBER_TEXT];
+    terminal_print(t, STYLE_BOLD, "step %d", s->step);
+    fprintf(t->file, ": N = %s valid tokens, so each is due 1/N = %s\n", number_count(s->valid, count), number_factor(1 / (double)s->valid, due));
+    if (s->rows_count == 0) {
+        fprintf(t->file, "  no loss was computed in this step: the run ended before\n\n");
+        return;
+    }
+    print_rows(s, t);
+    fprintf(t->file, "  loss: parallel %s, logged %s, standalone %s\n", number_value(s->parallel, a), number_value(s->logged, b),
+            number_value(s->standalone, c));
+    int said = say_factors(s, t);
+    said += say_measured(result, s, t);
+    if (!said) terminal_print(t, STYLE_GOOD, "  every valid token weighs 1/N, by its factors and as measured in every gradient\n");
+    fputc('\n', t->file);
+    print_lesson(ledger, s, t);
+    fputc('\n', t->file);
+}
+
+void explain_loss_text(const struct result *result, bool steps_all, const struct terminal *t)
+{
+    struct loss_ledger ledger = loss_ledger_new(result);
+    char text[DESCRIBE_TEXT];
+    terminal_print(t, STYLE_BOLD, "%s", result->scenario->name);
+    fprintf(t->file, "  %s\n\n", describe_layout(&result->parallel->config, text));
+    terminal_paragraph(t, 0, "", 0, STYLE_PLAIN,
+                       "Data rank d's micro-batch m sums the losses of its n valid tokens to S. Backward starts from "
+                       "1/denominator x loss.scale x A for each of them; the gradients' reduction over the data ranks divides by "
+                       "grad_divisor. The product is the weight of a token; measured is the same weight as found in the numbers "
+                       "of the finished gradients.");
+    fputc('\n', t->file);
+    for (int i = 0; i < (steps_all ? ledger.steps_count : 1); i++) print_step(result, &ledger, &ledger.steps[i], t);
+    if (!steps_all && ledger.steps_count > 1) {
+        terminal_print(t, STYLE_DIM, "--verbose shows the other %d step%s\n", ledger.steps_count - 1, ledger.steps_count == 2 ? "" : "s");
+    }
+    loss_ledger_done(&ledger);
+}

@@ -1,0 +1,229 @@
+/* text: the report of `hpsim run`: what ran, the steps side by side, the checks, the verdict, and where
+ * the runs differ the place and the way on. */
+#include <math.h>
+#include <string.h>
+#include "tools/report/describe.h"
+#include "tools/report/number.h"
+#include "tools/report/report.h"
+#include "tools/report/table.h"
+
+enum { STEPS_SHOWN = 5, FAILED_SHOWN = 6, LABEL = 13 };
+
+static void print_header(const struct report *report, const struct terminal *t)
+{
+    const struct scenario *scenario = report->result->scenario;
+    char text[DESCRIBE_TEXT];
+    terminal_print(t, STYLE_BOLD, "%s", scenario->name);
+    fprintf(t->file, "  %s\n", describe_layout(&scenario->config, text));
+    for (int i = 0; i < scenario->faults_count; i++) {
+        const struct fault_entry *entry = &scenario->faults[i];
+        static const char *const runs[] = {"", " in the standalone run", " in both runs"};
+        char line[DESCRIBE_TEXT];
+        snprintf(line, sizeof line, "%s%s", entry->name, runs[entry->in]);
+        if (entry->fault) snprintf(line, sizeof line, "%s%s: %s", entry->name, runs[entry->in], entry->fault->injected);
+        terminal_paragraph(t, 0, "fault", 7, STYLE_WARN, line);
+    }
+    fputc('\n', t->file);
+}
+
+/* A difference that rounding explains is plain; colour starts where somebody would have to look. */
+static enum style error_style(double rel_err)
+{
+    return isnan(rel_err) || rel_err > 1e-3 ? STYLE_BAD : rel_err > 1e-5 ? STYLE_WARN : STYLE_PLAIN;
+}
+
+static void print_steps(const struct report *report, const struct terminal *t)
+{
+    static const char *const titles[] = {"step", "loss parallel", "logged", "standalone", "rel. diff.",
+                                         "grad norm parallel", "standalone", "rel. diff.", "valid tokens"};
+    const struct result *result = report->result;
+    if (result->steps_count == 0) return;
+    struct table *table = table_new(9, titles, "rrrrrrrrr");
+    int hidden = report->verbose ? 0 : result->steps_count - 2 * STEPS_SHOWN;
+    for (int i = 0; i < result->steps_count; i++) {
+        const struct step_result *s = &result->steps[i];
+        char number[NUMBER_TEXT];
+        if (hidden > 1 && i == STEPS_SHOWN) {
+            char gap[64];
+            snprintf(gap, sizeof gap, "... %d more; --verbose shows them ...", hidden);
+            table_gap(table, gap);
+            i += hidden - 1;
+            continue;
+        }
+        bool logged_wrong = s->logged != s->parallel && !(fabs(s->logged - s->parallel) <= 1e-5 * fabs(s->parallel));
+        table_add(table, STYLE_PLAIN, "%d", s->step);
+        table_add(table, STYLE_PLAIN, "%s", number_value(s->parallel, number));
+        table_add(table, logged_wrong ? STYLE_WARN : STYLE_PLAIN, "%s", number_value(s->logged, number));
+        table_add(table, STYLE_PLAIN, "%s", number_value(s->standalone, number));
+        table_add(table, error_style(s->rel_err), "%s", number_error(s->rel_err, number));
+        table_add(table, STYLE_PLAIN, "%s", number_value(s->norm_parallel, number));
+        table_add(table, STYLE_PLAIN, "%s", number_value(s->norm_standalone, number));
+        table_add(table, error_style(s->norm_rel_err), "%s", number_error(s->norm_rel_err, number));
+        table_add(table, STYLE_PLAIN, "%s", number_count(s->valid_tokens, number));
+    }
+    table_print(table, t, 2);
+    table_free(table);
+    fputc('\n', t->file);
+}
+
+static void print_failed_check(const struct check_result *check, const struct terminal *t)
+{
+    char line[1200], place[DESCRIBE_TEXT], value[NUMBER_TEXT], limit[NUMBER_TEXT];
+    describe_place(&check->place, place);
+    snprintf(line, sizeof line, "%s%s%s", place, place[0] ? ": " : "", check->why);
+    size_t used = strlen(line);
+    if (!isnan(check->limit)) {
+        snprintf(line + used, sizeof line - used, " (%s, limit %s)", number_error(check->value, value), number_error(check->limit, limit));
+    }
+    used = strlen(line);
+    if (check->findings > 1) snprintf(line + used, sizeof line - used, " [and %d more]", check->findings - 1);
+    fprintf(t->file, "  ");
+    terminal_print(t, STYLE_BAD, "FAIL");
+    terminal_paragraph(t, 2, check->id, 20, STYLE_BOLD, line);
+}
+
+static void print_check_names(const struct result *result, const struct terminal *t, enum check_status status, const char *label,
+                              enum style style)
+{
+    char line[2048] = "";
+    size_t used = 0;
+    for (int i = 0; i < result->checks_count; i++) {
+        if (result->checks[i].status != status || used >= sizeof line) continue;
+        used += (size_t)snprintf(line + used, sizeof line - used, "%s%s", used ? ", " : "", result->checks[i].id);
+    }
+    if (used) terminal_paragraph(t, 2, label, 6, style, line);
+}
+
+static void print_checks(const struct report *report, const struct terminal *t)
+{
+    const struct result *result = report->result;
+    terminal_print(t, STYLE_DIM, "checks\n");
+    int failed = 0;
+    for (int i = 0; i < result->checks_count; i++) {
+        if (result->checks[i].status != CHECK_FAIL) continue;
+        if (report->verbose || failed < FAILED_SHOWN) print_failed_check(&result->checks[i], t);
+        failed++;
+    }
+    if (!report->verbose && failed > FAILED_SHOWN) {
+        fprintf(t->file, "  and %d more failed; --verbose shows them\n", failed - FAILED_SHOWN);
+    }
+    print_check_names(result, t, CHECK_PASS, "pass", STYLE_GOOD);
+    if (!report->verbose) print_check_names(result, t, CHECK_SKIP, "skip", STYLE_DIM);
+    for (int i = 0; report->verbose && i < result->checks_count; i++) {
+        const struct check_result *c = &result->checks[i];
+        if (c->status != CHECK_SKIP) continue;
+        fprintf(t->file, "  ");
+        terminal_print(t, STYLE_DIM, "skip");
+        terminal_paragraph(t, 2, c->id, 20, STYLE_PLAIN, c->why);
+    }
+    fputc('\n', t->file);
+}
+
+/* Masked and not hit say why; an active fault is worth a line only where everything is told. */
+static void print_faults(const struct report *report, const struct terminal *t)
+{
+    static const char *const outcomes[] = {"active", "masked", "not hit"};
+    const struct result *result = report->result;
+    bool any = false;
+    for (int i = 0; i < result->faults_count; i++) {
+        const struct fault_result *f = &result->faults[i];
+        if (f->outcome == FAULT_ACTIVE && !report->verbose) continue;
+        char line[600];
+        snprintf(line, sizeof line, "%s at %s, %llu hits%s%s", outcomes[f->outcome], f->site ? f->site : "several sites",
+                 (unsigned long long)f->hits, f->why[0] ? ": " : "", f->why);
+        terminal_paragraph(t, 2, f->fault, 26, f->outcome == FAULT_NOT_HIT ? STYLE_BAD : STYLE_WARN, line);
+        any = true;
+    }
+    if (any) fputc('\n', t->file);
+}
+
+static void print_verdict(const struct report *report, const struct terminal *t)
+{
+    static const char *const loud[] = {"CONSISTENT", "DIVERGED", "VIOLATED", "DEADLOCK"};
+    const struct result *result = report->result;
+    bool good = report_exit_status(result) == 0;
+    char expected[DESCRIBE_TEXT];
+    terminal_print(t, good && result->verdict == VERDICT_CONSISTENT ? STYLE_GOOD : STYLE_BAD, "%s", loud[result->verdict]);
+    if (result->has_diagnosis && result->diagnosis.component[0]) {
+        fprintf(t->file, " in ");
+        terminal_print(t, STYLE_BOLD, "%s", result->diagnosis.component);
+    }
+    if (report->quiet) fprintf(t->file, "  %s", result->scenario->name);
+    if (good) {
+        terminal_print(t, STYLE_GOOD, ", as expected\n");
+        return;
+    }
+    terminal_print(t, STYLE_BAD, ", not as expected");
+    fprintf(t->file, ": expected %s", describe_expectation(&result->scenario->expect, expected));
+    if (result->expected_why[0]) fprintf(t->file, " (%s)", result->expected_why);
+    else if (result->as_expected) fprintf(t->file, ", but a fault was never hit");
+    fputc('\n', t->file);
+}
+
+static void print_diagnosis(const struct result *result, const struct terminal *t)
+{
+    if (!result->has_diagnosis) return;
+    const struct diagnosis *d = &result->diagnosis;
+    char text[DESCRIBE_TEXT], place[DESCRIBE_TEXT], line[2 * DESCRIBE_TEXT];
+    terminal_paragraph(t, 2, "what", LABEL, STYLE_DIM, d->summary);
+    struct place first = d->place;
+    first.rank = -1;
+    describe_place(&first, place);
+    snprintf(line, sizeof line, "%s%s%s%s%s%s", d->site ? d->site : d->component, d->ranks_count ? d->ranks_count == 1 ? ", rank " : ", ranks " : "",
+             d->ranks_count ? describe_ranks(d->ranks, d->ranks_count, text) : "", place[0] ? "; first: " : "", place, "");
+    terminal_paragraph(t, 2, "where", LABEL, STYLE_DIM, line);
+    for (int i = 0; i < d->evidence_count; i++) {
+        const struct evidence_item *e = &d->evidence[i];
+        char agree[NUMBER_TEXT], differs[NUMBER_TEXT];
+        snprintf(line, sizeof line, "%s: inputs agree to %s, differs by %s%s%s", e->tensor, number_error(e->inputs_agree_to, agree),
+                 number_error(e->differs_by, differs), e->ratio[0] ? ", ratio " : "", e->ratio);
+        terminal_paragraph(t, 2, i ? "" : "evidence", LABEL, STYLE_DIM, line);
+    }
+    size_t used = 0;
+    line[0] = 0;
+    for (int i = 0; i < d->candidates_count && used < sizeof line; i++) {
+        char score[NUMBER_TEXT];
+        used += (size_t)snprintf(line + used, sizeof line - used, "%s%s %s", i ? ", " : "", d->candidates[i].fault,
+                                 number_error(d->candidates[i].score, score));
+    }
+    if (d->candidates_count) terminal_paragraph(t, 2, "candidates", LABEL, STYLE_DIM, line);
+    if (d->next[0]) terminal_paragraph(t, 2, "look next at", LABEL, STYLE_DIM, d->next);
+    fputc('\n', t->file);
+}
+
+static void print_footer(const struct report *report, const struct terminal *t)
+{
+    const struct result *result = report->result;
+    char wall[NUMBER_TEXT], parallel[NUMBER_TEXT], standalone[NUMBER_TEXT];
+    int threads = report->options->train.threads;
+    terminal_print(t, STYLE_DIM, "%s (parallel %s, standalone %s), %d thread%s, %s, gemm %s\n", number_seconds(result->wall_s, wall),
+                   number_seconds(result->parallel->wall_s, parallel),
+                   number_seconds(result->standalone ? result->standalone->wall_s : 0, standalone), threads, threads == 1 ? "" : "s",
+                   result->parallel->cpu_path ? result->parallel->cpu_path : "?", result->parallel->gemm ? result->parallel->gemm : "?");
+}
+
+void report_text(const struct report *report, const struct terminal *terminal)
+{
+    if (report->quiet) {
+        print_verdict(report, terminal);
+        return;
+    }
+    print_header(report, terminal);
+    print_steps(report, terminal);
+    if (report->verbose) report_text_details(report, terminal);
+    print_checks(report, terminal);
+    print_faults(report, terminal);
+    print_verdict(report, terminal);
+    if (report->result->verdict == VERDICT_DEADLOCK) report_text_deadlock(report->result, terminal);
+    print_diagnosis(report->result, terminal);
+    print_footer(report, terminal);
+}
+
+int report_exit_status(const struct result *result)
+{
+    if (!result->as_expected) return 1;
+    for (int i = 0; i < result->faults_count; i++) {
+        if (result->faults[i].outcome == FAULT_NOT_HIT) return 1;
+    }
+    return 0;
+}

@@ -1,0 +1,67 @@
+/* text_deadlock: who waits for whom. A cycle is drawn downwards:
+ *
+ *     +-> rank 2   send to 4        pp.send_activation   pp, call 0   stage 1: 1SEND_F0
+ *     |   waits for
+ *     |   rank 4   send to 2        pp.send_grad         pp, call 3   stage 2: 2SEND_B0
+ *     +-- waits for rank 2 */
+#include "tools/report/report.h"
+#include "tools/report/table.h"
+
+enum { CYCLE_SHOWN = 8, BLOCKED_SHOWN = 8 };
+
+static const struct blocked *blocked_of(const struct deadlock *deadlock, int rank)
+{
+    for (int i = 0; i < deadlock->blocked_count; i++) {
+        if (deadlock->blocked[i].rank == rank) return &deadlock->blocked[i];
+    }
+    return NULL;
+}
+
+static void add_cells(struct table *table, const char *edge, const struct blocked *b)
+{
+    table_add(table, STYLE_BAD, "%s", edge);
+    table_add(table, STYLE_BOLD, "rank %d", b->rank);
+    table_add(table, STYLE_PLAIN, "%s, %s %d", b->op ? b->op : "?", b->is_send ? "sends to" : "receives from", b->peer);
+    table_add(table, STYLE_NAME, "%s", b->purpose ? b->purpose : "");
+    table_add(table, STYLE_DIM, "%s, call %llu", b->group ? b->group : "?", (unsigned long long)b->sequence);
+    table_add(table, STYLE_PLAIN, "%s", b->where ? b->where : "");
+}
+
+static void print_cycle(const struct deadlock *deadlock, const struct terminal *t)
+{
+    struct table *table = table_new(6, NULL, "llllll");
+    int shown = deadlock->cycle_count <= CYCLE_SHOWN ? deadlock->cycle_count : CYCLE_SHOWN;
+    for (int i = 0; i < shown; i++) {
+        const struct blocked *b = blocked_of(deadlock, deadlock->cycle[i]);
+        if (!b) continue;
+        if (i) table_gap(table, "|     waits for");
+        add_cells(table, i ? "|  " : "+->", b);
+    }
+    if (shown < deadlock->cycle_count) {
+        char more[64];
+        snprintf(more, sizeof more, "|     ... and %d more ranks in the cycle", deadlock->cycle_count - shown);
+        table_gap(table, more);
+    }
+    table_print(table, t, 4);
+    table_free(table);
+    terminal_print(t, STYLE_DIM, "    +--   waits for rank %d: each does its part only after the other\n\n", deadlock->cycle[0]);
+}
+
+void report_text_deadlock(const struct result *result, const struct terminal *terminal)
+{
+    const struct deadlock *deadlock = &result->parallel->deadlock;
+    if (deadlock->blocked_count == 0) return;
+    fprintf(terminal->file, "  %d of %d ranks cannot go on", deadlock->blocked_count, result->parallel->ranks);
+    if (deadlock->cycle_count > 0) {
+        fprintf(terminal->file, "; %d of them wait for each other in a circle:\n\n", deadlock->cycle_count);
+        print_cycle(deadlock, terminal);
+        return;
+    }
+    fprintf(terminal->file, "; no circle: what they wait for is never sent or never received:\n\n");
+    struct table *table = table_new(6, NULL, "llllll");
+    int shown = deadlock->blocked_count <= BLOCKED_SHOWN ? deadlock->blocked_count : BLOCKED_SHOWN;
+    for (int i = 0; i < shown; i++) add_cells(table, "", &deadlock->blocked[i]);
+    table_print(table, terminal, 2);
+    table_free(table);
+    fputc('\n', terminal->file);
+}
