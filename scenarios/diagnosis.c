@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "model/sites.h"
-#include "scenarios/facts.h"
+#include "scenarios/compare.h"
 
 static int step_key(const struct finding *finding)
 {

@@ -16,7 +16,7 @@ struct chunk { struct chunk *previous, *next; size_t size, used; /* used: while 
 enum { HEADER = (sizeof(struct chunk) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT };
 
 struct arena {
-    const char *name;
+    char *name;
     bool poison;
     struct chunk *first, *current;  /* chunks behind current are empty and kept */
     size_t used;                    /* in current */
@@ -66,7 +66,7 @@ void memory_poison(void *data, size_t bytes)
 struct arena *arena_new(const char *name, bool poison)
 {
     struct arena *arena = memory_zalloc(sizeof *arena);
-    arena->name = name;
+    arena->name = memory_strdup(name);
     arena->poison = poison;
     return arena;
 }
@@ -78,6 +78,7 @@ void arena_free(struct arena *arena)
         next = chunk->next;
         free(chunk);
     }
+    free(arena->name);
     free(arena);
 }
 

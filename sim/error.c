@@ -30,7 +30,7 @@ bool error_internal(struct error *error, const char *format, ...)
 
 void error_at(struct error *error, const char *file, int line, int column, const char *path)
 {
-    if (!error) return;
+    if (!error_is_set(error)) return; /* a place without an error would stick to the next one */
     if (file && !error->file[0]) snprintf(error->file, sizeof error->file, "%s", file);
     if (!error->line) {
         error->line = line;
@@ -41,7 +41,7 @@ void error_at(struct error *error, const char *file, int line, int column, const
 
 void error_hint(struct error *error, const char *format, ...)
 {
-    if (!error || error->hint[0]) return;
+    if (!error_is_set(error) || error->hint[0]) return;
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(error->hint, sizeof error->hint, format, arguments);
@@ -70,7 +70,8 @@ void error_text(const struct error *error, char *text, unsigned long size)
     if (size == 0) return;
     text[0] = 0;
     if (error->file[0]) used = add(text, size, used, "%s:", error->file);
-    if (error->line > 0) used = add(text, size, used, "%d:%d:", error->line, error->column);
+    if (error->line > 0) used = add(text, size, used, "%d:", error->line);
+    if (error->line > 0 && error->column > 0) used = add(text, size, used, "%d:", error->column);
     if (used > 0) used = add(text, size, used, " ");
     if (error->path[0]) used = add(text, size, used, "%s: ", error->path);
     used = add(text, size, used, "%s", error->message);

@@ -4,6 +4,7 @@
 #include "sim/format.h"
 
 #include <math.h>
+#include <stdint.h>
 #include <string.h>
 
 #include "sim/assertion.h"
@@ -39,11 +40,39 @@ double format_round(enum format format, double value)
     return fabs(rounded) > largest ? copysign(INFINITY, value) : rounded;
 }
 
+/* Rounding on the bits of an fp32 number, the same values as format_round: + (half a step - 1 + last kept
+ * bit), then clear the dropped bits; a carry runs into the exponent, which is right. bf16 has fp32's
+ * exponents, so its subnormals and its overflow need nothing more. NaNs become quiet and stay NaNs. */
+static inline uint32_t round_bf16(uint32_t bits)
+{
+    uint32_t rounded = bits + 0x7FFF + (bits >> 16 & 1), quiet = bits | 0x00400000;
+    return ((bits & 0x7FFFFFFF) > 0x7F800000 ? quiet : rounded) & 0xFFFF0000;
+}
+
+static inline uint32_t round_fp16(uint32_t bits)
+{
+    uint32_t sign = bits & 0x80000000, magnitude = bits & 0x7FFFFFFF, subnormal;
+    uint32_t normal = (magnitude + 0xFFF + (magnitude >> 13 & 1)) & 0xFFFFE000;
+    normal = normal >= 0x47800000 ? 0x7F800000 : normal; /* 2^16 and above */
+    float small;
+    memcpy(&small, &magnitude, sizeof small);
+    small = (small + 0x1p-1f) - 0x1p-1f; /* the last bit of 1/2 weighs 2^-24, the subnormals' step */
+    memcpy(&subnormal, &small, sizeof subnormal);
+    uint32_t rounded = magnitude < 0x38800000 ? subnormal : normal; /* 2^-14 */
+    rounded = magnitude > 0x7F800000 ? (magnitude | 0x00400000) & 0xFFFFE000 : rounded;
+    return sign | rounded;
+}
+
 void format_round_array(enum format format, void *data, size_t count)
 {
     if (format_traits[format].storage == format) return;
-    float *values = data;
-    for (size_t i = 0; i < count; i++) values[i] = (float)format_round(format, (double)values[i]);
+    unsigned char *at = data;
+    for (size_t i = 0; i < count; i++, at += 4) {
+        uint32_t bits;
+        memcpy(&bits, at, sizeof bits);
+        bits = format == FORMAT_BF16 ? round_bf16(bits) : round_fp16(bits);
+        memcpy(at, &bits, sizeof bits);
+    }
 }
 
 double format_get(const void *data, size_t i, enum format storage)

@@ -1,4 +1,4 @@
-/* ledger: a sorted list of terms. Lists are short (data ranks x micro-batches), so a linear merge does. */
+/* ledger: a sorted list of terms. Sums merge two lists in one pass. */
 #include "sim/ledger.h"
 
 #include <stdlib.h>
@@ -13,6 +13,7 @@ void ledger_init(struct ledger *ledger)
 
 void ledger_done(struct ledger *ledger)
 {
+    if (!ledger) return;
     free(ledger->terms);
     *ledger = (struct ledger){0};
 }
@@ -46,16 +47,37 @@ static void reserve(struct ledger *ledger, int count)
     ledger->terms = memory_realloc(ledger->terms, (size_t)ledger->capacity * sizeof *ledger->terms);
 }
 
+/* times add, scale is the mean by multiplicity. A fault that adds a buffer to itself doubles each time:
+ * the count stops at its limit, which no healthy sum comes near; tag_sum stays exact modulo 2^64. */
+static void merge_term(struct ledger_term *term, int32_t times, double scale)
+{
+    int64_t sum = (int64_t)term->times + times;
+    if (sum == 0) {
+        term->scale = 0;
+    } else if (term->scale != scale) { /* the mean of equal scales is that scale, without a rounding */
+        term->scale = (term->times * term->scale + times * scale) / (double)sum;
+    }
+    term->times = sum > INT32_MAX ? INT32_MAX : sum < INT32_MIN ? INT32_MIN : (int32_t)sum;
+}
+
+/* The first position whose origin is not below origin. */
+static int lower_bound(const struct ledger *ledger, struct origin origin)
+{
+    int low = 0, high = ledger->count;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (origin_compare(ledger->terms[middle].origin, origin) < 0) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
 void ledger_add_term(struct ledger *ledger, struct origin origin, int32_t times, double scale)
 {
-    int i = ledger->count;
-    while (i > 0 && origin_compare(ledger->terms[i - 1].origin, origin) >= 0) i--;
+    int i = lower_bound(ledger, origin);
     ledger->tag_sum += (uint64_t)(int64_t)times * ledger_tag(origin);
     if (i < ledger->count && origin_compare(ledger->terms[i].origin, origin) == 0) {
-        struct ledger_term *term = &ledger->terms[i];
-        int32_t sum = term->times + times;
-        term->scale = sum == 0 ? 0 : (term->times * term->scale + times * scale) / sum;
-        term->times = sum;
+        merge_term(&ledger->terms[i], times, scale);
         return;
     }
     reserve(ledger, ledger->count + 1);
@@ -64,16 +86,37 @@ void ledger_add_term(struct ledger *ledger, struct origin origin, int32_t times,
     ledger->count++;
 }
 
+static int shared_count(const struct ledger *a, const struct ledger *b)
+{
+    int i = 0, j = 0, shared = 0;
+    while (i < a->count && j < b->count) {
+        int order = origin_compare(a->terms[i].origin, b->terms[j].origin);
+        shared += order == 0;
+        i += order <= 0;
+        j += order >= 0;
+    }
+    return shared;
+}
+
+/* Merges from the back, in place: the write position never overtakes the read position. */
 void ledger_add(struct ledger *to, const struct ledger *from)
 {
     if (to == from) {
-        for (int i = 0; i < to->count; i++) to->terms[i].times *= 2;
+        for (int i = 0; i < to->count; i++) merge_term(&to->terms[i], to->terms[i].times, to->terms[i].scale);
         to->tag_sum *= 2;
         return;
     }
-    for (int i = 0; i < from->count; i++) {
-        ledger_add_term(to, from->terms[i].origin, from->terms[i].times, from->terms[i].scale);
+    int count = to->count + from->count - shared_count(to, from);
+    reserve(to, count);
+    int i = to->count - 1, j = from->count - 1;
+    for (int k = count - 1; j >= 0; k--) {
+        int order = i < 0 ? -1 : origin_compare(to->terms[i].origin, from->terms[j].origin);
+        to->terms[k] = order >= 0 ? to->terms[i--] : from->terms[j];
+        if (order == 0) merge_term(&to->terms[k], from->terms[j].times, from->terms[j].scale);
+        if (order <= 0) j--;
     }
+    to->count = count;
+    to->tag_sum += from->tag_sum;
 }
 
 void ledger_copy(struct ledger *to, const struct ledger *from)
@@ -92,8 +135,7 @@ void ledger_scale(struct ledger *ledger, double factor)
 
 const struct ledger_term *ledger_find(const struct ledger *ledger, struct origin origin)
 {
-    for (int i = 0; i < ledger->count; i++) {
-        if (origin_compare(ledger->terms[i].origin, origin) == 0) return &ledger->terms[i];
-    }
-    return NULL;
+    int i = lower_bound(ledger, origin);
+    bool found = i < ledger->count && origin_compare(ledger->terms[i].origin, origin) == 0;
+    return found ? &ledger->terms[i] : NULL;
 }

@@ -47,8 +47,9 @@ static double log_of(double x)
         m *= 0.5;
         exponent++;
     }
+    static const double inverse[] = {1.0 / 21, 1.0 / 19, 1.0 / 17, 1.0 / 15, 1.0 / 13, 1.0 / 11, 1.0 / 9, 1.0 / 7, 1.0 / 5, 1.0 / 3};
     double s = (m - 1) / (m + 1), square = s * s, sum = 0;
-    for (int k = 23; k >= 3; k -= 2) sum = (sum + 1.0 / k) * square;
+    for (int i = 0; i < 10; i++) sum = (sum + inverse[i]) * square;
     return exponent * 0.6931471805599453 + 2 * (s + s * sum);
 }
 
@@ -62,13 +63,16 @@ static double cos_turn(double u)
         sign = -1;
     }
     bool as_sine = u > 0.125;
-    double x = 6.283185307179586 * (as_sine ? 0.25 - u : u), square = x * x, term, sum;
+    double x = 6.283185307179586 * (as_sine ? 0.25 - u : u), square = x * x, sum = 0;
+    /* Taylor from the smallest term: x^2k/(2k)! and x^(2k+1)/(2k+1)!, x <= pi/4. */
+    static const double sine[] = {-1.0 / 1307674368000, 1.0 / 6227020800, -1.0 / 39916800, 1.0 / 362880, -1.0 / 5040, 1.0 / 120, -1.0 / 6};
+    static const double cosine[] = {1.0 / 20922789888000, -1.0 / 87178291200, 1.0 / 479001600, -1.0 / 3628800, 1.0 / 40320, -1.0 / 720, 1.0 / 24, -0.5};
     if (as_sine) {
-        term = sum = x;
-        for (int k = 2; k <= 20; k += 2) sum += term *= -square / (k * (k + 1));
+        for (int i = 0; i < 7; i++) sum = (sum + sine[i]) * square;
+        sum = x + x * sum;
     } else {
-        term = sum = 1;
-        for (int k = 1; k <= 19; k += 2) sum += term *= -square / (k * (k + 1));
+        for (int i = 0; i < 8; i++) sum = (sum + cosine[i]) * square;
+        sum += 1;
     }
     return sign * sum;
 }
@@ -76,7 +80,8 @@ static double cos_turn(double u)
 /* Box and Muller 1958: sqrt(-2 log u1) cos(2 pi u2), u1 in (0, 1]. */
 double random_normal_at(const struct random_stream *stream, uint64_t index)
 {
-    double u1 = 1 - random_unit_at(stream, 2 * index), u2 = random_unit_at(stream, 2 * index + 1);
+    const struct random_stream own = {hash_mix(stream->key ^ 0x6a09e667f3bcc909u), 0}; /* not the draws of random_at */
+    double u1 = 1 - random_unit_at(&own, 2 * index), u2 = random_unit_at(&own, 2 * index + 1);
     return sqrt(-2 * log_of(u1)) * cos_turn(u2);
 }
 

@@ -53,6 +53,13 @@ static bool holds_name(const char *wanted, const char *name)
     return !strcmp(wanted, name);
 }
 
+/* Where a hit is counted, or -1 for code that runs for no rank. */
+static int hit_index(const struct site_plan *plan, int armed_index, int rank)
+{
+    ASSERT_MESSAGE(rank < plan->ranks, "rank %d of %d", rank, plan->ranks);
+    return rank < 0 ? -1 : armed_index * plan->ranks + rank;
+}
+
 static int find(const struct site_plan *plan, const struct site *site, const struct where *where)
 {
     if (!plan) return -1;
@@ -63,7 +70,8 @@ static int find(const struct site_plan *plan, const struct site *site, const str
                    holds(&a->microbatch, where->microbatch) && holds(&a->layer, where->layer) && holds(&a->hop, where->hop) &&
                    holds_name(a->param, where->param);
         if (!due) continue;
-        if (a->once && where->rank >= 0 && plan->hits[i * plan->ranks + where->rank] > 0) continue;
+        int hit = hit_index(plan, i, where->rank);
+        if (a->once && hit >= 0 && plan->hits[hit] > 0) continue;
         return i;
     }
     return -1;

@@ -40,7 +40,7 @@ struct tensor tensor_4d(void *data, enum format storage, int64_t n0, int64_t n1,
 struct tensor tensor_rows(struct tensor t, int64_t first, int64_t count)
 {
     ASSERT(t.dims >= 1 && first >= 0 && count >= 0 && first + count <= t.shape[0]);
-    t.data = (char *)t.data + (size_t)(first * t.stride[0]) * format_storage_bytes(t.storage);
+    if (t.data) t.data = (char *)t.data + (size_t)(first * t.stride[0]) * format_storage_bytes(t.storage);
     t.shape[0] = count;
     return t;
 }

@@ -134,6 +134,24 @@ START_TEST(ledger_aliases)
     }
     check_equal(&ledger, &table);
     ledger_done(&ledger);
+    ledger_done(NULL);
+}
+END_TEST
+
+/* Equal scales stay that scale to the last bit in any sum, and a count that doubles without end (a
+ * buffer added to itself each time) stops at its limit. */
+START_TEST(ledger_exact_and_bounded)
+{
+    struct ledger ledger;
+    ledger_init(&ledger);
+    ledger_add_term(&ledger, origin_of(3), 2, 0.1);
+    ledger_add_term(&ledger, origin_of(3), 1, 0.1);
+    for (int i = 0; i < 41; i++)
+        ledger_add(&ledger, &ledger);
+    ck_assert_double_eq(ledger.terms[0].scale, 0.1);
+    ck_assert_int_eq(ledger.terms[0].times, INT32_MAX);
+    ck_assert_uint_eq(ledger.tag_sum, ledger_tag(origin_of(3)) * 3 << 41);
+    ledger_done(&ledger);
 }
 END_TEST
 
@@ -307,7 +325,8 @@ int main(void)
     TCase *tcase = tcase_create("ledger");
     tcase_set_timeout(tcase, 60);
     const TTest *tests[] = {
-        ledger_equals_table, ledger_merges_scales, ledger_aliases, ledger_tags_tell_multisets, origin_order,
+        ledger_equals_table, ledger_merges_scales, ledger_aliases,
+        ledger_exact_and_bounded, ledger_tags_tell_multisets, origin_order,
         site_healthy, site_lists, site_params, site_once_and_order, site_kinds_are_named,
     };
     for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++)

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cjson/cJSON.h>
+#include <cJSON.h>
 #include "model/sites.h"
 #include "scenarios/facts.h"
 #include "tools/report/describe.h"

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cjson/cJSON.h>
+#include <cJSON.h>
 #include "sim/arena.h"
 #include "sim/assertion.h"
 #include "tools/command.h"

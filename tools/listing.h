@@ -2,7 +2,7 @@
 #ifndef TOOLS_LISTING_H
 #define TOOLS_LISTING_H
 
-#include <cjson/cJSON.h>
+#include <cJSON.h>
 #include "scenarios/fault.h"
 #include "tools/command.h"
 

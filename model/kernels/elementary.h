@@ -1,7 +1,7 @@
 /* elementary: exp, log, sin, cos of our own, so that their bits are the same on every machine.
  *
  * All are straight-line code over a vector; an element's value depends on its argument alone. A scalar is
- * a vector of equal elements. Largest errors, measured against quad precision (tests/test_kernels.c):
+ * a vector of equal elements. Largest errors, measured against long double (tests/test_kernels.c):
  *   exp_f32, exp_f64   < 1 ulp; subnormal results are rounded twice (one step more); NaN, infinities as C's exp
  *   log_f32, log_f64   < 1 ulp; 0 gives -inf, a negative number NaN, subnormals are exact arguments
  *   sincos_f64         < 1 ulp for |x| <= 2^20
@@ -26,8 +26,8 @@ SIMD_INLINE vec_f32 exp_f32(vec_f32 x)
     x = vec_min_f32(vec_set_f32(89.0f), vec_max_f32(vec_set_f32(-104.0f), x)); /* beyond: inf, 0; NaN stays */
     vec_f32 shifted = vec_fma_f32(x, vec_set_f32(0x1.715476p+0f), magic);
     vec_f32 n = shifted - magic;
-    vec_f32 r = vec_fma_f32(n, vec_set_f32(-0x1.62e430p-1f), x);
-    r = vec_fma_f32(n, vec_set_f32(0x1.05c610p-29f), r);
+    vec_f32 r = vec_fma_f32(n, vec_set_f32(-0x1.62e4p-1f), x); /* exact: few enough bits */
+    r = vec_fma_f32(n, vec_set_f32(-0x1.7f7d1cp-20f), r);
     vec_f32 q = vec_set_f32(0x1.6d110ap-10f);
     q = HORNER_F32(q, r, 0x1.120b6ep-7f);
     q = HORNER_F32(q, r, 0x1.55551ap-5f);

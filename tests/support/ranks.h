@@ -4,6 +4,7 @@
 
 #include <check.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,11 +63,45 @@ static inline void ranks_run(struct ranks *ranks)
     ck_assert_msg(!error_is_set(&error), "%s", error.message);
 }
 
+/* Buffers of rank bodies. A deadlock leaves bodies parked for good; ranks_done frees what they held. */
+struct kept { struct ledger ledger; void *data; struct kept *previous, *next; };
+static struct kept kept = {.previous = &kept, .next = &kept};
+static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* A buffer of its own, filled with NaN, with an empty ledger. */
+static inline struct buffer buffer_new(size_t count, enum format storage, enum format wire)
+{
+    struct kept *keep = memory_alloc(sizeof *keep);
+    ledger_init(&keep->ledger);
+    keep->data = memory_alloc(count * format_storage_bytes(storage));
+    memory_poison(keep->data, count * format_storage_bytes(storage));
+    pthread_mutex_lock(&kept_lock);
+    keep->next = &kept;
+    keep->previous = kept.previous;
+    kept.previous = kept.previous->next = keep;
+    pthread_mutex_unlock(&kept_lock);
+    return (struct buffer){keep->data, count, storage, wire, &keep->ledger};
+}
+
+static inline void buffer_free(struct buffer buffer)
+{
+    struct kept *keep = (struct kept *)buffer.ledger; /* its first member */
+    pthread_mutex_lock(&kept_lock);
+    keep->previous->next = keep->next;
+    keep->next->previous = keep->previous;
+    pthread_mutex_unlock(&kept_lock);
+    ledger_done(&keep->ledger);
+    free(keep->data);
+    free(keep);
+}
+
 static inline void ranks_done(struct ranks *ranks)
 {
     for (int i = 0; i < RANKS_MAX; i++)
         communicator_free(ranks->communicators[i]);
     machine_free(ranks->machine);
+    while (kept.next != &kept)
+        buffer_free((struct buffer){.ledger = &kept.next->ledger});
 }
 
 static const struct site site_reduce = {"test.reduce", SITE_COMMUNICATION, "test", FACET_REDUCES, ""};
@@ -77,24 +112,6 @@ static inline struct comm at_step(const struct site *site, int step)
     struct comm how = {.site = site, .where = WHERE_NONE};
     how.where.step = step;
     return how;
-}
-
-/* A buffer of its own, filled with NaN, with an empty ledger. */
-static inline struct buffer buffer_new(size_t count, enum format storage, enum format wire)
-{
-    struct buffer buffer = {.count = count, .storage = storage, .wire = wire};
-    buffer.data = memory_alloc(count * format_storage_bytes(storage) + (count == 0));
-    memory_poison(buffer.data, count * format_storage_bytes(storage));
-    buffer.ledger = memory_alloc(sizeof *buffer.ledger);
-    ledger_init(buffer.ledger);
-    return buffer;
-}
-
-static inline void buffer_free(struct buffer buffer)
-{
-    ledger_done(buffer.ledger);
-    free(buffer.ledger);
-    free(buffer.data);
 }
 
 static inline double at(struct buffer buffer, size_t i)

@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <cjson/cJSON.h>
+#include <cJSON.h>
 
 void json_add_number(cJSON *object, const char *key, double value);
 void json_add_integer(cJSON *object, const char *key, int64_t value);

@@ -1,0 +1,235 @@
+/* diagnosis: words. One entry a site (and, where it matters, a pattern): a sentence about what is wrong, and
+ * what to look at next. In the sentences stand
+ *   {Ranks} {ranks}  "Rank 6", "ranks 6 and 7"       {unit}   "layer 3"; "every unit" where all are concerned
+ *   {ratio}          "1/M" with its letters explained {step}   the step       {first} the first finding's own sentence
+ *   {mb}             "micro-batch 2", "every micro-batch"     {name} the scenario's file is not known here: SCENARIO */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/sites.h"
+#include "scenarios/diagnosis.h"
+#include "scenarios/facts.h"
+
+struct words { const char *site, *pattern /* NULL: any */, *summary, *next; };
+
+static const struct words table[] = {
+    {"data.sample", "same-samples", "{Ranks} read the samples of data rank 0 instead of their own, so some sequences of step {step} are trained on "
+     "several times and others never", "look where the sampler gets its rank and its number of replicas: it needs the data rank, not a constant"},
+    {"data.sample", "stages-differ", "{Ranks} and the first stage read different batches for one micro-batch",
+     "look at how the data loaders of first and last stage are seeded and advanced"},
+    {"data.sample", NULL, "{Ranks} read other sequences than are due to their data rank and micro-batch: {first}",
+     "look at the index that the sampler computes from step, data rank and micro-batch"},
+    {"fsdp.unshard", "stale-version", "{Ranks} compute {unit} in step {step} with parameters gathered before the optimizer's last update",
+     "look at where the all-gather is started ahead: it must wait for the update of the shards it reads"},
+    {"fsdp.unshard", NULL, "The gathered parameters of {unit} on {ranks} are not those of step {step}: {first}",
+     "look at the all-gather of this unit: who takes part, from which buffer, and whether it is waited for"},
+    {"pp.send_activation", "deadlock", "{Ranks} wait for each other for ever while activations go from stage to stage: {first}",
+     "look at the order of send and receive on the two stages: with blocking sends one of two neighbours must receive first"},
+    {"pp.send_activation", NULL, "{Ranks} compute {unit} on an activation that is not the one the stage before sent: {first}",
+     "look at the receive of this stage: its buffer, its tag, and whether it is waited for before the forward"},
+    {"layer.forward", NULL, "The output of {unit} on {ranks} is wrong in step {step}, {mb}, though its input and parameters agree with the "
+     "standalone run", "look at the forward of this layer: what it reads beside its input and parameters"},
+    {"loss.token_count_reduce", NULL, "{Ranks} do not know the number of valid tokens of the whole step: {first}",
+     "look at the all-reduce of the token count: over all data ranks, a sum, before the first micro-batch"},
+    {"loss.denominator", "N/N_all", "{Ranks} divide the summed loss by all positions, padding and ignored ones too: every token weighs {ratio} of "
+     "what is due", "look at the count behind the denominator: it must leave out what the loss ignores"},
+    {"loss.denominator", "N/N_unshifted", "{Ranks} count the labels before they are shifted, so that the last token of each document counts too: "
+     "every token weighs {ratio} of what is due", "look at the count behind the denominator: count targets that the loss uses, after the shift"},
+    {"loss.denominator", NULL, "{Ranks} divide the summed loss by another number than the valid tokens of the step: every token weighs {ratio} of "
+     "what is due", "look at the denominator of the loss; 'hpsim explain loss SCENARIO' shows every factor"},
+    {"pp.loss.scale", "N/(n*M*D)", "On {ranks} the loss is a mean of the micro-batches' own means: a token weighs {ratio} of what is due, so the "
+     "fewer valid tokens its micro-batch has, the more it weighs",
+     "'hpsim explain loss SCENARIO' shows the weights; divide each micro-batch's summed loss by the valid tokens of the whole step instead"},
+    {"pp.loss.scale", "N/(n_rank*D)", "On {ranks} each data rank divides by its own valid tokens: a token weighs {ratio} of what is due",
+     "'hpsim explain loss SCENARIO' shows the weights; all-reduce the token count over the data ranks before dividing"},
+    {"pp.loss.scale", "-1", "On {ranks} the loss of {mb} is negated: its gradient pushes the wrong way",
+     "look at the seed that backward is started with"},
+    {"pp.loss.scale", "0", "On {ranks} the loss of {mb} is multiplied by 0: it contributes nothing", "look at which loss backward is called on"},
+    {"pp.loss.scale", NULL, "On {ranks} the loss of {mb} is multiplied by {pattern} beside 1/N: each token's weight is {ratio} {relative}",
+     "'hpsim explain loss SCENARIO' shows every factor; look where the schedule divides the loss by the number of micro-batches"},
+    {"loss.report_reduce", NULL, "The loss that {ranks} report in step {step} is {ratio} of the mean over all valid tokens; gradients are not concerned",
+     "look at the reduction of the printed loss: over which ranks, and whether stages without a loss are counted"},
+    {"pp.send_grad", NULL, "{Ranks} go on in backward with a gradient that is not the one the next stage sent: {first}",
+     "look at the receive of the output gradient on this stage: its buffer, its tag, and whether it is waited for"},
+    {"layer.backward", NULL, "The input gradient of {unit} on {ranks} is wrong in step {step}, {mb}, though its output gradient, input and parameters agree",
+     "look at the backward of this layer; a numeric derivative of it alone would show the same"},
+    {"layer.weight_gradient", NULL, "The weight gradient of {unit} is wrong in step {step} though its inputs, output gradients and all weights agree: {first}",
+     "look at the weight gradient of this layer, and at what else writes to its buffer"},
+    {"pp.grad.clear", "missing-microbatch", "{Ranks} empty the gradient between micro-batches: some of them never reach a reduction: {first}",
+     "look for the call that sets gradients to none or zero inside the loop over micro-batches"},
+    {"pp.grad.clear", NULL, "{Ranks} do not empty the gradient after it was reduced: {first}",
+     "look where the accumulator is zeroed after its reduction, at the last micro-batch too"},
+    {"fsdp.sync_now", "never", "{Ranks} never reduce the gradient of {unit} over the data ranks in step {step}",
+     "look at the switch that tells a stage's units that this backward is the last: it does not reach them"},
+    {"fsdp.sync_now", NULL, "{Ranks} reduce gradients after the wrong micro-batch in step {step}: {first}",
+     "look at how the last micro-batch is recognised: count backwards, do not compare an index"},
+    {"fsdp.reduce_grad", NULL, "The reduction of gradients over the data ranks goes wrong on {ranks} in step {step}: {first}",
+     "look at this reduction: its group, its operation, its buffer, and whether it is waited for"},
+    {"fsdp.grad_divisor", NULL, "{Ranks} divide the reduced gradient of {unit} by the wrong number: it is {ratio} of what is due",
+     "look at whether an averaging reduction meets a loss that already carries 1/N, or both divide"},
+    {"pp.grad.flush", NULL, "{Ranks} end the backward of step {step} without waiting for its last gradient reductions: {first}",
+     "look at the end of the stage's backward: every outstanding reduction must be waited for and added before the optimizer"},
+    {"tied.grad_reduce", NULL, "{Ranks} update their copies of the tied embedding without each other's gradient: {first}",
+     "look at the all-reduce between first and last stage: it must act on the parameters that the optimizer updates"},
+    {"clip.norm_reduce", "per-stage", "{Ranks} take the norm of their own pipeline stage for the whole: each stage clips with its own coefficient",
+     "look at the group of the norm's reduction: it must hold the pipeline stages too"},
+    {"clip.norm_reduce", NULL, "The gradient norm on {ranks} is not that of all gradients in step {step}: {first}",
+     "look at the reduction of the norm: which ranks, and whether shared parameters count once"},
+    {"clip.coefficient", NULL, "{Ranks} clip with a coefficient that does not follow from the norm: {first}", "look at the formula min(1, max_norm / (norm + 1e-6))"},
+    {"optimizer.owns", NULL, "{Ranks} do not update each parameter exactly once in step {step}: {first}", "look at the list of parameters of each rank's optimizer"},
+    {"optimizer.update", NULL, "Parameters on {ranks} differ after the update of step {step} though gradients, norm and values before agree: {first}",
+     "look at the optimizer: its state, its hyper-parameters per group, the format it computes in"},
+};
+
+static const struct words *words_of(const struct diagnosis_group *group)
+{
+    static const struct words other = {"", NULL, "{first}", "look at the place that the finding names"};
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        if (!strcmp(table[i].site, group->site->name) && (!table[i].pattern || !strcmp(table[i].pattern, group->pattern))) return &table[i];
+    }
+    return &other;
+}
+
+/* "ranks 6 and 7", "ranks 0 to 11" */
+static void say_ranks(const struct diagnosis *diagnosis, bool capital, char *text, size_t size)
+{
+    int count = diagnosis->ranks_count;
+    const char *one = capital ? "Rank" : "rank";
+    if (count == 0) {
+        snprintf(text, size, capital ? "Ranks" : "ranks");
+        return;
+    }
+    bool run = count > 2 && diagnosis->ranks[count - 1] - diagnosis->ranks[0] == count - 1;
+    if (run) {
+        snprintf(text, size, "%ss %d to %d", one, diagnosis->ranks[0], diagnosis->ranks[count - 1]);
+        return;
+    }
+    size_t used = (size_t)snprintf(text, size, "%s%s", one, count > 1 ? "s" : "");
+    for (int i = 0; i < count && used + 24 < size; i++) {
+        if (i == 12 && count > 14) {
+            snprintf(text + used, size - used, " and %d others", count - i);
+            return;
+        }
+        used += (size_t)snprintf(text + used, size - used, "%s%d", i == 0 ? " " : i + 1 == count ? " and " : ", ", diagnosis->ranks[i]);
+    }
+}
+
+static bool has_letter(const char *form, const char *letter)
+{
+    size_t length = strlen(letter);
+    for (const char *at = strstr(form, letter); at; at = strstr(at + 1, letter)) {
+        bool before = at > form && (at[-1] == '_' || (at[-1] >= 'a' && at[-1] <= 'z') || (at[-1] >= 'A' && at[-1] <= 'Z'));
+        bool behind = at[length] == '_' || (at[length] >= 'a' && at[length] <= 'z') || (at[length] >= 'A' && at[length] <= 'Z');
+        if (!before && !behind) return true;
+    }
+    return false;
+}
+
+/* "1/M (M = 8)"; a number where there is no form. */
+static void say_ratio(const struct evidence *evidence, const char *form, double value, int step, char *text, size_t size)
+{
+    if (!form[0]) {
+        if (isnan(value)) snprintf(text, size, "not");
+        else snprintf(text, size, "%.6g", value);
+        return;
+    }
+    struct factor_numbers n = facts_numbers(evidence->parallel, 0, step < 0 ? 0 : step, -1);
+    const struct { const char *letter; double value; } letters[] = {{"M", n.M}, {"D", n.D}, {"P", n.P}, {"N", n.N}, {"N_all", n.N_all},
+                                                                   {"N_unshifted", n.N_unshifted}};
+    size_t used = (size_t)snprintf(text, size, "%s", form);
+    bool open = false;
+    for (size_t i = 0; i < sizeof letters / sizeof letters[0]; i++) {
+        if (!has_letter(form, letters[i].letter) || used + 40 > size) continue;
+        used += (size_t)snprintf(text + used, size - used, "%s%s = %.15g", open ? ", " : " (", letters[i].letter, letters[i].value);
+        open = true;
+    }
+    if (has_letter(form, "n") && used + 60 < size) {
+        used += (size_t)snprintf(text + used, size - used, "%sn = the micro-batch's valid tokens", open ? ", " : " (");
+        open = true;
+    }
+    if (has_letter(form, "n_rank") && used + 60 < size) {
+        used += (size_t)snprintf(text + used, size - used, "%sn_rank = the data rank's valid tokens", open ? ", " : " (");
+        open = true;
+    }
+    if (open && used + 2 < size) snprintf(text + used, size - used, ")");
+}
+
+struct speaker { const struct evidence *evidence; const struct diagnosis_group *group; const struct diagnosis *diagnosis; };
+
+/* The text for one name in braces. */
+static void say_name(const struct speaker *s, const char *name, size_t length, char *text, size_t size)
+{
+    const struct diagnosis *d = s->diagnosis;
+    int step = d->place.step;
+    text[0] = '\0';
+    if (!strncmp(name, "Ranks", length)) {
+        say_ranks(d, true, text, size);
+    } else if (!strncmp(name, "ranks", length)) {
+        say_ranks(d, false, text, size);
+    } else if (!strncmp(name, "ratio", length)) {
+        say_ratio(s->evidence, d->ratio, d->ratio_value, step, text, size);
+    } else if (!strncmp(name, "pattern", length)) {
+        if (strcmp(s->group->pattern, d->ratio)) say_ratio(s->evidence, s->group->pattern, s->group->first->ratio_value, step, text, size);
+        else if (d->ratio[0]) snprintf(text, size, "%s", d->ratio);
+        else snprintf(text, size, "%.6g", s->group->first->ratio_value);
+    } else if (!strncmp(name, "relative", length)) {
+        bool of_means = strcmp(s->group->pattern, d->ratio) && d->ratio[0];
+        snprintf(text, size, of_means ? "times what a mean of the micro-batches' means would give" : "of what is due");
+    } else if (!strncmp(name, "step", length)) {
+        snprintf(text, size, "%d", step);
+    } else if (!strncmp(name, "mb", length)) {
+        int count = 0, M = s->evidence->config->layout.microbatches;
+        for (int m = 0; m < M; m++) {
+            for (int i = 0; i < s->group->count; i++) {
+                if (s->group->findings[i]->place.microbatch != m) continue;
+                count++;
+                break;
+            }
+        }
+        if (count == M || d->place.microbatch < 0) snprintf(text, size, "every micro-batch");
+        else snprintf(text, size, "micro-batch %d%s", d->place.microbatch, count > 1 ? " and others" : "");
+    } else if (!strncmp(name, "unit", length)) {
+        const struct place *first = &s->group->first->place;
+        char unit[32];
+        unit_name(&s->evidence->config->model, first->unit, unit);
+        bool several = false;
+        for (int i = 0; i < s->group->count; i++) several = several || s->group->findings[i]->place.unit != first->unit;
+        if (first->unit < 0 || (several && d->place.layer < 0)) snprintf(text, size, "every unit");
+        else snprintf(text, size, "%s%s", unit, several ? " and others" : "");
+    } else if (!strncmp(name, "first", length)) {
+        snprintf(text, size, "%s", s->group->first->text);
+    }
+}
+
+static void say(const struct speaker *s, const char *words, char *text, size_t size)
+{
+    size_t used = 0;
+    while (*words && used + 1 < size) {
+        const char *end = *words == '{' ? strchr(words, '}') : NULL;
+        if (!end) {
+            text[used++] = *words++;
+            continue;
+        }
+        char part[512];
+        say_name(s, words + 1, (size_t)(end - words - 1), part, sizeof part);
+        size_t length = strlen(part);
+        if (length > size - 1 - used) length = size - 1 - used;
+        memcpy(text + used, part, length);
+        used += length;
+        words = end + 1;
+    }
+    text[used] = '\0';
+}
+
+void diagnosis_say(const struct evidence *evidence, const struct diagnosis_group *group, struct diagnosis *diagnosis)
+{
+    struct speaker speaker = {evidence, group, diagnosis};
+    const struct words *words = words_of(group);
+    say(&speaker, words->summary, diagnosis->summary, sizeof diagnosis->summary - 1);
+    size_t used = strlen(diagnosis->summary);
+    diagnosis->summary[used] = '.';
+    diagnosis->summary[used + 1] = '\0';
+    say(&speaker, words->next, diagnosis->next, sizeof diagnosis->next);
+}

@@ -1,0 +1,153 @@
+/* experiment: what became of each fault. This is the one place where the list of faults meets the
+ * outcome, and it comes after verdict and diagnosis.
+ *
+ *   not_hit   its site was never passed where it applies
+ *   masked    it was hit, and the run's digest equals that of a run without faults: nothing changed at all
+ *   active    anything else; it may be within rounding */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "scenarios/experiment.h"
+#include "scenarios/facts.h"
+
+static uint64_t hits_of(const struct site_plan *plan, int fault)
+{
+    uint64_t hits = 0;
+    for (int i = 0; plan && i < plan->armed_count; i++) {
+        if (plan->armed[i].fault == fault) hits += site_hits(plan, i);
+    }
+    return hits;
+}
+
+static const char *site_name(const struct fault_entry *entry)
+{
+    if (entry->site) return entry->site->name;
+    return entry->fault && entry->fault->parts_count > 0 ? entry->fault->parts[0].site : "";
+}
+
+static const char *deviation_name(const struct fault_entry *entry)
+{
+    if (entry->deviation) return entry->deviation->name;
+    return entry->fault && entry->fault->parts_count > 0 ? entry->fault->parts[0].deviation : "";
+}
+
+static bool starts_with(const char *text, const char *start)
+{
+    return !strncmp(text, start, strlen(start));
+}
+
+/* The counts of valid tokens per micro-batch are all the same. */
+static bool equal_counts(const struct record *record)
+{
+    int64_t first = -1;
+    for (int r = 0; r < record->ranks; r++) {
+        for (int i = 0; i < record->rank[r].losses.count; i++) {
+            if (first < 0) first = record->rank[r].losses.items[i].valid;
+            if (record->rank[r].losses.items[i].valid != first) return false;
+        }
+    }
+    return true;
+}
+
+static bool never_clipped(const struct record *record)
+{
+    for (int r = 0; r < record->ranks; r++) {
+        for (int i = 0; i < record->rank[r].norms.count; i++) {
+            if (record->rank[r].norms.items[i].coefficient != 1) return false;
+        }
+    }
+    return true;
+}
+
+/* Why nothing changed, and what would show it. */
+static void why_masked(const struct result *result, const struct fault_entry *entry, char *text, size_t size)
+{
+    const struct run_config *config = &result->scenario->config;
+    const char *site = site_name(entry), *deviation = deviation_name(entry);
+    int D = layout_data_ranks(&config->layout), M = config->layout.microbatches;
+    bool factor = !strcmp(site, "pp.loss.scale") || !strcmp(site, "loss.denominator") || !strcmp(site, "fsdp.grad_divisor");
+    if (factor && equal_counts(result->parallel)) {
+        snprintf(text, size, "all micro-batches have equally many valid tokens, so the factor is 1 here: data.packing \"documents\" or more "
+                 "micro-batches would expose it");
+    } else if (factor) {
+        snprintf(text, size, "the factor is 1 in this layout (M = %d, D = %d): more micro-batches or data ranks would expose it", M, D);
+    } else if ((starts_with(site, "fsdp.") || starts_with(site, "loss.") || starts_with(site, "data.")) && D == 1) {
+        snprintf(text, size, "there is one data rank, so nothing is exchanged here: parallel.dp_shard of 2 or more would expose it");
+    } else if (starts_with(site, "pp.send") && config->layout.pp == 1) {
+        snprintf(text, size, "there is one stage: parallel.pp of 2 or more would expose it");
+    } else if (!strcmp(deviation, "swap-order") && !config->layout.send_sync) {
+        snprintf(text, size, "sends do not wait for their receiver here, so their order is free: parallel.pipeline.send \"sync\" would expose it");
+    } else if (starts_with(site, "clip.") && never_clipped(result->parallel)) {
+        snprintf(text, size, "the norm stays below train.grad_clip, so nothing is clipped: a smaller grad_clip would expose it");
+    } else if (!strcmp(deviation, "stale") && config->train.steps == 1) {
+        snprintf(text, size, "the first step has no earlier result to take: train.steps of 2 or more would expose it");
+    } else if (starts_with(site, "pp.grad") || !strcmp(site, "fsdp.sync_now")) {
+        snprintf(text, size, "the decision falls out as it should here (M = %d, %d steps): more micro-batches, fsdp.sync \"each_microbatch\" or "
+                 "more steps would expose it", M, config->train.steps);
+    } else {
+        snprintf(text, size, "what it changes has no effect on any number of this run: other ranks, micro-batches or more steps may expose it");
+    }
+}
+
+/* A run without faults, its digest against the faulty one's. False: stopped, or an error. */
+static bool same_without_faults(struct result *result, const struct experiment_options *options, bool standalone, bool *ret_same,
+                                struct error *error)
+{
+    struct run_config config = result->scenario->config;
+    if (standalone) config.layout = layout_standalone(&config.model);
+    struct record *healthy = train_run(&config, NULL, &options->train, error);
+    if (!healthy) return false;
+    bool stopped = healthy->outcome == MACHINE_STOPPED;
+    const struct record *faulty = standalone ? result->standalone : result->parallel;
+    *ret_same = !memcmp(healthy->digest, faulty->digest, sizeof healthy->digest);
+    result->wall_s += healthy->wall_s;
+    record_free(healthy);
+    return !stopped;
+}
+
+static void set_outcome(struct result *result, int i, uint64_t hits, bool same)
+{
+    const struct fault_entry *entry = &result->scenario->faults[i];
+    struct fault_result *fault = &result->faults[i];
+    fault->fault = entry->name;
+    fault->site = site_name(entry);
+    fault->hits = hits;
+    if (hits == 0) {
+        fault->outcome = FAULT_NOT_HIT;
+        snprintf(fault->why, sizeof fault->why, "%s is never passed where the fault applies: look at its \"at\", or take a layout that has "
+                 "this place", fault->site);
+    } else if (same) {
+        fault->outcome = FAULT_MASKED;
+        why_masked(result, entry, fault->why, sizeof fault->why);
+    } else {
+        fault->outcome = FAULT_ACTIVE;
+        if (result->verdict == VERDICT_CONSISTENT) {
+            snprintf(fault->why, sizeof fault->why, "it changes numbers, and no more than rounding does");
+        }
+    }
+}
+
+bool experiment_faults(struct result *result, const struct experiment_plans *plans, const struct experiment_options *options,
+                       struct error *error)
+{
+    const struct scenario *scenario = result->scenario;
+    bool hit[2] = {false, false}, same = false;
+    result->faults_count = scenario->faults_count;
+    for (int i = 0; i < scenario->faults_count; i++) {
+        hit[0] = hit[0] || hits_of(plans->parallel, i) > 0;
+        hit[1] = hit[1] || hits_of(plans->standalone, i) > 0;
+    }
+    if (result->verdict == VERDICT_CONSISTENT && (hit[0] || hit[1])) {
+        same = true;
+        for (int run = 0; run < 2; run++) {
+            bool equal = true;
+            if (hit[run] && !same_without_faults(result, options, run == 1, &equal, error)) return false;
+            same = same && equal;
+        }
+    }
+    for (int i = 0; i < scenario->faults_count; i++) {
+        set_outcome(result, i, hits_of(plans->parallel, i) + hits_of(plans->standalone, i), same);
+    }
+    return true;
+}

@@ -1,0 +1,451 @@
+/* test_kernels: the row-wise and elementwise kernel operations and the elementary functions. */
+#define VARIANT_CPU plain /* the header's functions are the same at every width: rows_and_variants compares them */
+#include "tests/kernels_support.h"
+#include "model/kernels/elementary.h"
+
+/* ---- one call of each operation over the same inputs, into named outputs ---- */
+
+enum { T_ROWS = 19, WIDTH = 53, HEADS = 3, HEAD_DIM = 22, VOCABULARY = 91, OUTPUTS_MAX = 64 };
+struct outputs { int count; const char *name[OUTPUTS_MAX]; size_t n[OUTPUTS_MAX]; void *at[OUTPUTS_MAX]; };
+
+static void *output(struct outputs *out, const char *name, size_t n, enum format s, unsigned salt)
+{
+    ck_assert_int_lt(out->count, OUTPUTS_MAX);
+    out->name[out->count] = name;
+    out->n[out->count] = n;
+    return out->at[out->count++] = numbers(n, s, salt, 2);
+}
+
+static void outputs_free(struct outputs *out)
+{
+    for (int i = 0; i < out->count; i++)
+        free(out->at[i]);
+}
+
+static void *part(void *data, size_t first, enum format s)
+{
+    return (char *)data + first * real_bytes(s);
+}
+
+/* Row-wise operations on rows [first, first + rows) of T_ROWS. Accumulating ones go through all rows either way. */
+static void run_rows(const struct ops *ops, struct outputs *out, const int32_t *tokens, const int32_t *positions, int64_t first,
+                     int64_t rows)
+{
+    const enum format s = ops->storage;
+    const size_t f = (size_t)first;
+    void *x = numbers(T_ROWS * WIDTH, s, 1, 3), *dy = numbers(T_ROWS * WIDTH, s, 2, 1), *w = numbers(WIDTH, s, 3, 1);
+    void *table = numbers(VOCABULARY * WIDTH, s, 4, 1), *logits = numbers(T_ROWS * VOCABULARY, s, 5, 900);
+    void *weight = numbers(T_ROWS, s, 6, 1);
+    put(x, 5, s, -0.0), put(x, 6, s, 1e30), put(x, 7, s, -1e30), put(x, 8, s, -100), put(x, 9, s, -750);
+#define OUT(name, n, salt) (first == 0 ? output(out, name, n, s, salt) : out->at[next++])
+#define ROWS(data, width) tensor_2d(part(data, f * (width), s), s, rows, width)
+    int next = 0;
+    void *y = OUT("embedding_forward", T_ROWS * WIDTH, 10), *norm = OUT("rmsnorm_forward", T_ROWS * WIDTH, 11);
+    void *rstd = OUT("rstd", T_ROWS, 12), *dx = OUT("rmsnorm_backward_input", T_ROWS * WIDTH, 13);
+    void *dw = OUT("rmsnorm_backward_weight", WIDTH, 14), *d_table = OUT("embedding_backward", VOCABULARY * WIDTH, 15);
+    void *rope = OUT("rope_forward", T_ROWS * HEADS * HEAD_DIM, 16), *back = OUT("rope_backward", T_ROWS * HEADS * HEAD_DIM, 17);
+    void *a = OUT("swiglu_forward", T_ROWS * WIDTH, 18), *dg = OUT("swiglu_backward dg", T_ROWS * WIDTH, 19);
+    void *du = OUT("swiglu_backward du", T_ROWS * WIDTH, 20), *biased = OUT("bias_forward", T_ROWS * WIDTH, 21);
+    void *db = OUT("bias_backward", WIDTH, 22), *loss = OUT("loss", T_ROWS, 23), *lse = OUT("lse", T_ROWS, 24);
+    void *dlogits = OUT("cross_entropy_backward", T_ROWS * VOCABULARY, 25);
+    struct tensor scale = tensor_1d(part(rstd, f, s), s, rows), lses = tensor_1d(part(lse, f, s), s, rows);
+    struct tensor width = tensor_1d(w, s, WIDTH);
+    ops->embedding_forward(ROWS(y, WIDTH), tokens + first, tensor_2d(table, s, VOCABULARY, WIDTH));
+    ops->embedding_backward(tensor_2d(d_table, s, VOCABULARY, WIDTH), tokens + first, ROWS(dy, WIDTH));
+    ops->rmsnorm_forward(ROWS(norm, WIDTH), scale, ROWS(x, WIDTH), width, 1e-5);
+    ops->rmsnorm_backward_input(ROWS(dx, WIDTH), ROWS(dy, WIDTH), ROWS(x, WIDTH), width, scale);
+    ops->rmsnorm_backward_weight(tensor_1d(dw, s, WIDTH), ROWS(dy, WIDTH), ROWS(x, WIDTH), scale);
+    ops->rope_forward(tensor_3d(part(rope, f * HEADS * HEAD_DIM, s), s, rows, HEADS, HEAD_DIM), positions + first, 10000);
+    ops->rope_backward(tensor_3d(part(back, f * HEADS * HEAD_DIM, s), s, rows, HEADS, HEAD_DIM), positions + first, 500);
+    ops->swiglu_forward(ROWS(a, WIDTH), ROWS(x, WIDTH), ROWS(dy, WIDTH));
+    ops->swiglu_backward(ROWS(dg, WIDTH), ROWS(du, WIDTH), ROWS(y, WIDTH), ROWS(x, WIDTH), ROWS(dy, WIDTH));
+    ops->bias_forward(ROWS(biased, WIDTH), width);
+    ops->bias_backward(tensor_1d(db, s, WIDTH), ROWS(dy, WIDTH));
+    ops->cross_entropy_forward(tensor_1d(part(loss, f, s), s, rows), lses, ROWS(logits, VOCABULARY), tokens + first);
+    ops->cross_entropy_backward(ROWS(dlogits, VOCABULARY), ROWS(logits, VOCABULARY), lses, tokens + first,
+                                tensor_1d(part(weight, f, s), s, rows));
+    ops->cross_entropy_backward(ROWS(logits, VOCABULARY), ROWS(logits, VOCABULARY), lses, tokens + first,
+                                tensor_1d(part(weight, f, s), s, rows));
+    ck_assert(same_bits(part(logits, f * VOCABULARY, s), part(dlogits, f * VOCABULARY, s), (size_t)rows * VOCABULARY, s));
+    free(x), free(dy), free(w), free(table), free(logits), free(weight);
+}
+
+static void rows_inputs(int32_t *tokens, int32_t *positions, bool ignore)
+{
+    for (int t = 0; t < T_ROWS; t++) {
+        tokens[t] = (t * t * 5 + 3) % VOCABULARY;
+        positions[t] = t % 5 == 4 ? 1000003 - t : t * 257 % 300; /* with clashes in a small direct-mapped table */
+        if (ignore && t % 6 == 2)
+            tokens[t] = -1;
+    }
+}
+
+/* All variants of every row-wise operation give the same bits, and row by row as all at once; the gradient of
+ * cross-entropy may overwrite its logits. */
+START_TEST(rows_and_variants)
+{
+    int32_t tokens[T_ROWS], positions[T_ROWS];
+    rows_inputs(tokens, positions, false);
+    for (int s = 0; s < 2; s++) {
+        const struct ops *tables[3];
+        const int count = variants(storages[s], tables);
+        struct outputs first = {0};
+        run_rows(tables[0], &first, tokens, positions, 0, T_ROWS);
+        for (int t = 1; t < 2 * count; t++) {
+            struct outputs out = {0};
+            run_rows(tables[t % count], &out, tokens, positions, 0, t < count ? T_ROWS : 1);
+            for (int64_t row = 1; t >= count && row < T_ROWS; row++)
+                run_rows(tables[t % count], &out, tokens, positions, row, 1);
+            for (int i = 0; i < first.count; i++)
+                ck_assert_msg(same_bits(out.at[i], first.at[i], first.n[i], storages[s]), "%s round %d", first.name[i], t);
+            outputs_free(&out);
+        }
+        outputs_free(&first);
+    }
+}
+END_TEST
+
+/* All variants of every operation on flat arrays give the same bits at every length around the lanes. */
+START_TEST(flat_variants)
+{
+    static const size_t lengths[] = {0, 1, 2, 7, 8, 15, 16, 17, 31, 33, 100, 1003};
+    for (int s = 0; s < 2; s++) {
+        const enum format f = storages[s];
+        const struct ops *tables[3];
+        const int count = variants(f, tables);
+        for (size_t l = 0; l < sizeof(lengths) / sizeof(*lengths); l++) {
+            const size_t n = lengths[l];
+            struct outputs first = {0};
+            double sums[6], first_sums[6];
+            for (int t = 0; t < count; t++) {
+                struct outputs out = {0};
+                void *a = numbers(n, f, 1, 7), *b = numbers(n, f, 2, 1e-3);
+                tables[t]->vector_add(output(&out, "add", n, f, 3), a, b, n);
+                tables[t]->vector_scale(output(&out, "scale", n, f, 4), 1 / 3.0, n);
+                tables[t]->vector_divide(output(&out, "divide", n, f, 5), 7, n);
+                void *p = output(&out, "p", n, f, 6), *m = output(&out, "m", n, f, 7), *v = output(&out, "v", n, f, 8);
+                for (size_t i = 0; i < n; i++)
+                    put(v, i, f, fabs(get(v, i, f)));
+                tables[t]->adamw_update(p, a, m, v, n, 0.7, 1e-3, 0.9, 0.95, 1e-8, 0.1, 13);
+                tables[t]->sgd_update(p, b, m, n, 1.3, 1e-2, 0.9, 0.01, 2);
+                sums[0] = tables[t]->vector_sum_squares(a, n);
+                tables[t]->vector_sketch(sums + 1, a, n);
+                ck_assert(sums[5] == sums[0]);
+                if (t == 0) {
+                    first = out;
+                    memcpy(first_sums, sums, sizeof(sums));
+                } else {
+                    for (int i = 0; i < out.count; i++)
+                        ck_assert_msg(same_bits(out.at[i], first.at[i], n, f), "%s at %zu", out.name[i], n);
+                    ck_assert(same_bits(sums, first_sums, 6, FORMAT_FP64));
+                    outputs_free(&out);
+                }
+                free(a), free(b);
+            }
+            outputs_free(&first);
+        }
+    }
+}
+END_TEST
+
+/* ---- values ---- */
+
+static void check_near(double value, double expected, double tolerance)
+{
+    ck_assert_msg(fabs(value - expected) <= tolerance, "%.17g is not %.17g within %g", value, expected, tolerance);
+}
+
+/* |value - exact| in units of exact's last place, for numbers of `bits` with the given least exponent */
+static double ulps(long double value, long double exact, int bits, int least)
+{
+    if (isnan(value) || isnan(exact))
+        return isnan(value) && isnan(exact) ? 0 : INFINITY;
+    if (isinf(value) || isinf(exact))
+        return value == exact ? 0 : INFINITY;
+    int exponent;
+    frexpl(exact, &exponent);
+    exponent -= bits;
+    return (double)(fabsl(value - exact) / ldexpl(1, exponent < least ? least : exponent));
+}
+
+/* exp, log, sin and cos have the errors that their file states, and the right special values. */
+START_TEST(elementary_accuracy)
+{
+    double worst[6] = {0};
+    for (size_t i = 0; i < 200000; i++) {
+        const double u = coded(i, 1);
+        float f = (float)(u * 87), g = (float)exp(u * 87);
+        worst[0] = fmax(worst[0], ulps(exp_f32(vec_set_f32(f))[0], expl(f), 24, -149));
+        worst[1] = fmax(worst[1], ulps(log_f32(vec_set_f32(g))[0], logl(g), 24, -149));
+        double d = u * 708, e = i % 2 ? exp(d) : 1 + u * 0.5;
+        worst[2] = fmax(worst[2], ulps(exp_f64(vec_set_f64(d))[0], expl(d), 53, -1074));
+        worst[3] = fmax(worst[3], ulps(log_f64(vec_set_f64(e))[0], logl(e), 53, -1074));
+        double x = i % 3 == 0 ? u * 0x1p20 : i % 3 == 1 ? u * 4 : (double)(long)(u * 600000) * 1.5707963267948966;
+        vec_f64 sine, cosine;
+        sincos_f64(vec_set_f64(x), &sine, &cosine);
+        worst[4] = fmax(worst[4], ulps(sine[0], sinl(x), 53, -1074));
+        worst[5] = fmax(worst[5], ulps(cosine[0], cosl(x), 53, -1074));
+    }
+    for (int i = 0; i < 6; i++)
+        ck_assert_msg(worst[i] < 1, "function %d: %g ulp", i, worst[i]);if(getenv("SHOW_ACCURACY"))for (int i = 0; i < 6; i++)printf("function %d: %.3f ulp\n", i, worst[i]);
+    for (double x = -746; x < -707; x += 0.37) /* subnormal results: one rounding more */
+        ck_assert_double_le(ulps(exp_f64(vec_set_f64(x))[0], expl(x), 53, -1074), 1.01);
+    for (float x = -104; x < -86; x += 0.037f)
+        ck_assert_double_le(ulps(exp_f32(vec_set_f32(x))[0], expl(x), 24, -149), 1.01);
+    static const double specials[] = {0, -0.0, INFINITY, -INFINITY, NAN, 1, 1e-310, 5e-324, 1e-40, 1e300, -3, 709.7, 88.7, 710, -1e9};
+    for (size_t i = 0; i < sizeof(specials) / sizeof(*specials); i++) {
+        const double x = specials[i];
+        const float f = (float)x;
+        ck_assert_double_le(ulps(exp_f64(vec_set_f64(x))[0], exp(x), 53, -1074), 1);
+        ck_assert_double_le(ulps(exp_f32(vec_set_f32(f))[0], (float)exp(f), 24, -149), 1);
+        ck_assert_double_le(ulps(log_f64(vec_set_f64(x))[0], log(x), 53, -1074), 1);
+        ck_assert_double_le(ulps(log_f32(vec_set_f32(f))[0], (float)log(f), 24, -149), 1);
+    }
+    ck_assert(exp_f64(vec_set_f64(-INFINITY))[0] == 0 && exp_f32(vec_set_f32(-INFINITY))[0] == 0);
+}
+END_TEST
+
+/* Losses and gradients of cross-entropy: exact log-sum-exp also at logits of +-1000; ignored rows are exact zeros. */
+START_TEST(cross_entropy_values)
+{
+    int32_t tokens[T_ROWS], positions[T_ROWS];
+    rows_inputs(tokens, positions, true);
+    for (int s = 0; s < 2; s++)
+        for (int large = 0; large < 2; large++) {
+            const enum format f = storages[s];
+            struct error error = {0};
+            const struct ops *ops = ops_get(f, NULL, "fixed", &error);
+            void *logits = numbers(T_ROWS * VOCABULARY, f, 1, large ? 1000 : 4), *weight = numbers(T_ROWS, f, 2, 1);
+            void *loss = numbers(T_ROWS, f, 3, 1), *lse = numbers(T_ROWS, f, 4, 1), *grad = numbers(T_ROWS * VOCABULARY, f, 5, 1);
+            struct tensor l = tensor_2d(logits, f, T_ROWS, VOCABULARY), lses = tensor_1d(lse, f, T_ROWS);
+            ops->cross_entropy_forward(tensor_1d(loss, f, T_ROWS), lses, l, tokens);
+            ops->cross_entropy_backward(tensor_2d(grad, f, T_ROWS, VOCABULARY), l, lses, tokens, tensor_1d(weight, f, T_ROWS));
+            const double eps = (f == FORMAT_FP64 ? 0x1p-53 : 0x1p-24) * (large ? 3000 : 40);
+            for (size_t t = 0; t < T_ROWS; t++) {
+                long double sum = 0;
+                for (size_t v = 0; v < VOCABULARY; v++)
+                    sum += expl(get(logits, t * VOCABULARY + v, f));
+                for (size_t v = 0; v < VOCABULARY; v++) {
+                    double p = (double)(expl(get(logits, t * VOCABULARY + v, f)) / sum) - ((int32_t)v == tokens[t]);
+                    double expected = tokens[t] < 0 ? 0 : p * get(weight, t, f);
+                    check_near(get(grad, t * VOCABULARY + v, f), expected, tokens[t] < 0 ? 0 : eps);
+                    ck_assert(tokens[t] >= 0 || !signbit(get(grad, t * VOCABULARY + v, f)));
+                }
+                double expected = tokens[t] < 0 ? 0 : (double)logl(sum) - get(logits, t * VOCABULARY + (size_t)tokens[t], f);
+                check_near(get(loss, t, f), expected, tokens[t] < 0 ? 0 : eps);
+            }
+            free(logits), free(weight), free(loss), free(lse), free(grad);
+        }
+}
+END_TEST
+
+/* A pair turns by position * base^(-2i/D), also a million positions on; backward turns it back. */
+START_TEST(rope_values)
+{
+    static const int32_t positions[] = {0, 1, 7, 263, 1000000, 7, 519};
+    enum { ROWS = 7, N = ROWS * HEADS * HEAD_DIM };
+    for (int s = 0; s < 2; s++) {
+        const enum format f = storages[s];
+        struct error error = {0};
+        const struct ops *ops = ops_get(f, NULL, "fixed", &error);
+        void *x = numbers(N, f, 1, 1), *y = copy_of(x, N, f);
+        ops->rope_forward(tensor_3d(y, f, ROWS, HEADS, HEAD_DIM), positions, 10000);
+        for (size_t t = 0; t < ROWS; t++)
+            for (size_t h = 0; h < HEADS; h++)
+                for (size_t i = 0; i < HEAD_DIM / 2; i++) {
+                    long double angle = positions[t] * powl(10000, -2.0L * i / HEAD_DIM);
+                    size_t low = (t * HEADS + h) * HEAD_DIM + i, high = low + HEAD_DIM / 2;
+                    long double c = cosl(angle), r = sinl(angle), a = get(x, low, f), b = get(x, high, f);
+                    double tolerance = f == FORMAT_FP64 ? 4e-15 * (1 + (double)angle) : 2e-7;
+                    check_near(get(y, low, f), (double)(a * c - b * r), tolerance);
+                    check_near(get(y, high, f), (double)(b * c + a * r), tolerance);
+                }
+        ops->rope_backward(tensor_3d(y, f, ROWS, HEADS, HEAD_DIM), positions, 10000);
+        for (size_t i = 0; i < N; i++)
+            check_near(get(y, i, f), get(x, i, f), f == FORMAT_FP64 ? 4e-16 : 3e-7);
+        free(x), free(y);
+    }
+}
+END_TEST
+
+/* sum of weights[i] * out[i], the loss whose gradient at out is weights */
+static double weighted(const double *out, const double *weights, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += out[i] * weights[i];
+    return sum;
+}
+
+/* rmsnorm, swiglu and bias by their formulas in fp64, and their gradients by central differences. */
+START_TEST(formulas_and_differences)
+{
+    enum { R = 3, C = 21, N = R * C };
+    struct error error = {0};
+    const struct ops *ops = ops_get(FORMAT_FP64, NULL, "fixed", &error);
+    const enum format f = FORMAT_FP64;
+    double *x = numbers(N, f, 1, 2), *w = numbers(C, f, 2, 1), *u = numbers(N, f, 3, 1), *dy = numbers(N, f, 4, 1);
+    double y[N], rstd[R], dx[N], dw[C] = {0}, a[N], dg[N], du[N], db[C] = {0}, scratch[N], ignored[R];
+#define M(data) tensor_2d(data, f, R, C)
+#define ROW(data) tensor_1d(data, f, C)
+    ops->rmsnorm_forward(M(y), tensor_1d(rstd, f, R), M(x), ROW(w), 1e-2);
+    ops->rmsnorm_backward_input(M(dx), M(dy), M(x), ROW(w), tensor_1d(rstd, f, R));
+    ops->rmsnorm_backward_weight(ROW(dw), M(dy), M(x), tensor_1d(rstd, f, R));
+    ops->swiglu_forward(M(a), M(x), M(u));
+    ops->swiglu_backward(M(dg), M(du), M(dy), M(x), M(u));
+    ops->bias_backward(ROW(db), M(dy));
+    for (size_t t = 0; t < R; t++) {
+        double squares = 0;
+        for (size_t c = 0; c < C; c++)
+            squares += x[t * C + c] * x[t * C + c];
+        check_near(rstd[t], 1 / sqrt(squares / C + 1e-2), 1e-15);
+        for (size_t c = 0; c < C; c++) {
+            check_near(y[t * C + c], x[t * C + c] * rstd[t] * w[c], 1e-15);
+            check_near(a[t * C + c], x[t * C + c] / (1 + exp(-x[t * C + c])) * u[t * C + c], 1e-15);
+        }
+    }
+    const double h = 1e-5;
+    for (size_t i = 0; i < N; i++) {
+        double norm[2], gate[2], up[2], at = x[i], up_at = u[i];
+        for (int side = 0; side < 2; side++) {
+            x[i] = at + (side ? h : -h);
+            ops->rmsnorm_forward(M(scratch), tensor_1d(ignored, f, R), M(x), ROW(w), 1e-2);
+            norm[side] = weighted(scratch, dy, N);
+            ops->swiglu_forward(M(scratch), M(x), M(u));
+            gate[side] = weighted(scratch, dy, N);
+            x[i] = at;
+            u[i] = up_at + (side ? h : -h);
+            ops->swiglu_forward(M(scratch), M(x), M(u));
+            up[side] = weighted(scratch, dy, N);
+            u[i] = up_at;
+        }
+        check_near(dx[i], (norm[1] - norm[0]) / (2 * h), 1e-8);
+        check_near(dg[i], (gate[1] - gate[0]) / (2 * h), 1e-8);
+        check_near(du[i], (up[1] - up[0]) / (2 * h), 1e-8);
+    }
+    for (size_t c = 0; c < C; c++) {
+        double by_weight = 0, by_bias = 0;
+        for (size_t t = 0; t < R; t++)
+            by_weight += dy[t * C + c] * x[t * C + c] * rstd[t], by_bias += dy[t * C + c];
+        check_near(dw[c], by_weight, 1e-14);
+        check_near(db[c], by_bias, 1e-14);
+    }
+    free(x), free(w), free(u), free(dy);
+}
+END_TEST
+
+/* Embedding rows are copied; their gradients add up, also where a token comes twice. */
+START_TEST(embedding_values)
+{
+    enum { V = 5, C = 19, R = 4 };
+    static const int32_t tokens[R] = {3, 0, 3, 4};
+    struct error error = {0};
+    const struct ops *ops = ops_get(FORMAT_FP64, NULL, "fixed", &error);
+    double *w = numbers(V * C, FORMAT_FP64, 1, 1), *dy = numbers(R * C, FORMAT_FP64, 2, 1), y[R * C], dw[V * C] = {0};
+    ops->embedding_forward(tensor_2d(y, FORMAT_FP64, R, C), tokens, tensor_2d(w, FORMAT_FP64, V, C));
+    ops->embedding_backward(tensor_2d(dw, FORMAT_FP64, V, C), tokens, tensor_2d(dy, FORMAT_FP64, R, C));
+    for (size_t c = 0; c < C; c++) {
+        ck_assert(y[c] == w[3 * C + c] && y[C + c] == w[c] && y[2 * C + c] == w[3 * C + c] && y[3 * C + c] == w[4 * C + c]);
+        ck_assert(dw[3 * C + c] == dy[c] + dy[2 * C + c] && dw[c] == dy[C + c] && dw[C + c] == 0);
+    }
+    free(w), free(dy);
+}
+END_TEST
+
+/* Three steps of AdamW and of SGD equal the formulas written out in long double. */
+START_TEST(optimizer_values)
+{
+    enum { N = 37 };
+    for (int s = 0; s < 2; s++) {
+        const enum format f = storages[s];
+        struct error error = {0};
+        const struct ops *ops = ops_get(f, NULL, "fixed", &error);
+        void *p = numbers(N, f, 1, 1), *m = numbers(N, f, 2, 0), *v = numbers(N, f, 3, 0);
+        void *sp = numbers(N, f, 4, 1), *sm = numbers(N, f, 5, 1), *plain = numbers(N, f, 6, 1);
+        long double P[N], M[N] = {0}, W[N] = {0}, SP[N], SM[N] = {0}, L[N];
+        for (size_t i = 0; i < N; i++)
+            P[i] = get(p, i, f), SP[i] = get(sp, i, f), L[i] = get(plain, i, f);
+        for (int step = 1; step <= 3; step++) {
+            void *g = numbers(N, f, 10u + (unsigned)step, 0.1);
+            ops->adamw_update(p, g, m, v, N, 0.5, 3e-3, 0.9, 0.95, 1e-8, 0.1, step);
+            ops->sgd_update(sp, g, sm, N, 0.5, 2e-2, 0.8, 0.03, step);
+            ops->sgd_update(plain, g, NULL, N, 0.5, 2e-2, 0, 0, step);
+            for (size_t i = 0; i < N; i++) {
+                long double G = 0.5L * get(g, i, f), D = G + 0.03L * SP[i];
+                P[i] *= 1 - 3e-3L * 0.1L;
+                M[i] = 0.9L * M[i] + 0.1L * G;
+                W[i] = 0.95L * W[i] + 0.05L * G * G;
+                P[i] -= 3e-3L / (1 - powl(0.9L, step)) * M[i] / (sqrtl(W[i]) / sqrtl(1 - powl(0.95L, step)) + 1e-8L);
+                SM[i] = step == 1 ? D : 0.8L * SM[i] + D;
+                SP[i] -= 2e-2L * SM[i];
+                L[i] -= 2e-2L * G;
+                const double tolerance = f == FORMAT_FP64 ? 1e-15 : 4e-7;
+                check_near(get(p, i, f), (double)P[i], tolerance);
+                check_near(get(sp, i, f), (double)SP[i], tolerance);
+                check_near(get(plain, i, f), (double)L[i], tolerance);
+            }
+            free(g);
+        }
+        free(p), free(m), free(v), free(sp), free(sm), free(plain);
+    }
+}
+END_TEST
+
+/* A sketch is linear with signs +-1 that belong to the index alone, and four of them estimate a norm. */
+START_TEST(sketch_values)
+{
+    enum { N = 300 };
+    struct error error = {0};
+    const struct ops *ops = ops_get(FORMAT_FP64, NULL, "fixed", &error);
+    double x[N] = {0}, signs[4][N], ret[5], ones[4] = {0}, estimate = 0;
+    for (size_t i = 0; i < N; i++) {
+        x[i] = 3;
+        ops->vector_sketch(ret, x, i + 1 + (i * 7) % (N - i)); /* whatever the length */
+        ck_assert(ret[4] == 9);
+        for (int q = 0; q < 4; q++) {
+            ck_assert(fabs(ret[q]) == 3);
+            signs[q][i] = ret[q] / 3;
+            ones[q] += signs[q][i];
+        }
+        x[i] = 0;
+    }
+    for (int q = 0; q < 4; q++) { /* five standard deviations */
+        ck_assert_double_le(fabs(ones[q]), 5 * sqrt(N));
+        for (int r = 0; r < q; r++)
+            ck_assert_double_le(fabs(weighted(signs[q], signs[r], N)), 5 * sqrt(N));
+    }
+    for (unsigned trial = 0; trial < 200; trial++) {
+        double *y = numbers(N, FORMAT_FP64, 100 + trial, 1);
+        ops->vector_sketch(ret, y, N);
+        for (int q = 0; q < 4; q++) {
+            check_near(ret[q], weighted(y, signs[q], N), 1e-12);
+            estimate += ret[q] * ret[q] / ret[4] / 800;
+        }
+        free(y);
+    }
+    check_near(estimate, 1, 0.25);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("kernels");
+    TCase *tests = tcase_create("kernels");
+    tcase_set_timeout(tests, 120);
+    tcase_add_test(tests, rows_and_variants);
+    tcase_add_test(tests, flat_variants);
+    tcase_add_test(tests, elementary_accuracy);
+    tcase_add_test(tests, cross_entropy_values);
+    tcase_add_test(tests, rope_values);
+    tcase_add_test(tests, formulas_and_differences);
+    tcase_add_test(tests, embedding_values);
+    tcase_add_test(tests, optimizer_values);
+    tcase_add_test(tests, sketch_values);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_set_fork_status(runner, CK_NOFORK);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
