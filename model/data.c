@@ -2,9 +2,9 @@
  *
  * A document is a paragraph: text up to a blank line. packing "documents": sequences are filled with
  * documents one behind the other; a document's last token has no target (the next one belongs to another
- * document), and a document does not begin in the last quarter of a sequence: that is padded (token 0,
- * no target). So the number of valid targets differs from sequence to sequence, as in real training.
- * A document that reaches the end of a sequence goes on in the next one.
+ * document). A document that would be cut begins in the next sequence if no more than half of this one is
+ * left: the rest is padded (token 0, no target). So the number of valid targets differs from sequence to
+ * sequence, as in real training. A document that reaches the end of a sequence goes on in the next one.
  * packing "stream": one endless document, every target valid. */
 #include "model/data.h"
 
@@ -16,6 +16,24 @@ struct reader { const uint8_t *text; int64_t bytes, at; int32_t document; };
 static bool ends_document(const struct reader *r, int64_t at)
 {
     return at + 1 >= r->bytes || (r->text[at] == '\n' && r->text[at + 1] == '\n');
+}
+
+/* Does the document that begins at `at` reach past `left` tokens? */
+static bool exceeds(const struct reader *r, int64_t at, int left)
+{
+    for (int i = 0; i < left; i++) {
+        if (ends_document(r, at + i)) return false;
+    }
+    return true;
+}
+
+static void pad(struct data *data, int64_t from, int64_t to)
+{
+    for (int64_t p = from; p < to; p++) {
+        data->tokens[p] = TOKEN_PADDING;
+        data->targets[p] = TARGET_IGNORED;
+        data->documents[p] = DOCUMENT_PADDING;
+    }
 }
 
 static void skip_blank_lines(struct reader *r)
@@ -34,12 +52,9 @@ static void pack_documents(struct reader *r, struct data *data, int64_t sequence
     for (int p = 0; p < data->seq; p++) {
         if (!inside) {
             skip_blank_lines(r);
-            if (p > 0 && data->seq - p <= data->seq / 4) {
-                for (; p < data->seq; p++) {
-                    data->tokens[base + p] = TOKEN_PADDING;
-                    data->targets[base + p] = TARGET_IGNORED;
-                    data->documents[base + p] = DOCUMENT_PADDING;
-                }
+            int left = data->seq - p;
+            if (p > 0 && left <= data->seq / 2 && exceeds(r, r->at, left)) {
+                pad(data, base + p, base + data->seq);
                 return;
             }
             r->document++;

@@ -47,7 +47,8 @@ enum sketch_kind {
 struct sketch_fact { int step, microbatch, sequence /* global index within the step, as due */, unit; enum sketch_kind kind; double value[5]; /* vector_sketch */ bool finite; };
 
 /* Parameter versions a unit computed with: the step whose weights each shard carried (due: all = step). */
-struct version_fact { int step, microbatch, unit; bool backward; int version_min, version_max; int shard_min /* member that carried version_min */; };
+struct version_fact { int step, microbatch, unit; bool backward; int version_min, version_max; int shard_min /* member that carried version_min */;
+                      int shards /* that are in there, as whole as they were (due: all of the group; 1 where not sharded) */; };
 
 /* A gradient on its way. In GRADIENT_LOCAL the ledger's rank is the data rank, part the use (0; 1 for the tied head). */
 enum gradient_stage {
@@ -118,7 +119,7 @@ struct record {
     struct deadlock deadlock;              /* deep copy; blocked_count 0 unless it deadlocked */
     int unreceived; char unreceived_text[256];
     const char *cpu_path, *gemm, *coroutine, *openblas_core;
-    double wall_s;                         /* of the run alone; for `performance` only */
+    double wall_s, cpu_s;                  /* of the run alone; for `performance` only */
     uint64_t digest[2];                    /* losses, gradients, parameters, communication */
     const int64_t *valid_due;              /* [steps]: see record_valid_tokens_due */
     struct machine *machine;               /* kept for the texts it owns */

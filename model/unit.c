@@ -92,6 +92,7 @@ static void note_versions(const struct unit *unit, const struct unit_context *co
         if (origin.step < fact.version_min) fact.shard_min = origin.rank;
         if (origin.step < fact.version_min) fact.version_min = origin.step;
         if (origin.step > fact.version_max) fact.version_max = origin.step;
+        if (unit->full_version.terms[i].times == 1 && unit->full_version.terms[i].scale == 1) fact.shards++;
     }
     record_push(context->record, versions, fact);
 }

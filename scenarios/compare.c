@@ -135,8 +135,9 @@ void comparison_add_other(struct comparison *comparison, const struct record *pa
             if (!d->known || !theirs[t].items[i].known) continue;
             d->error_other = theirs[t].items[i].error;
             double error_32 = working_is_64 ? d->error_other : d->error, error_64 = working_is_64 ? d->error : d->error_other;
-            d->limit = ladder_limit(error_32, d->terms_count);
-            d->wrong = ladder_is_bug(error_32, error_64, d->terms_count);
+            double allowance = working_is_64 ? d->allowance : theirs[t].items[i].allowance;
+            d->limit = ladder_limit(error_32, d->terms_count) + allowance;
+            d->wrong = ladder_is_bug(error_32, error_64, d->terms_count) && !(error_64 <= d->limit);
         }
     }
     comparison->has_other = true;

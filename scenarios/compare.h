@@ -14,8 +14,9 @@
  * Beside the error: ratio = <a,b> / <b,b> and residual = ||a - ratio b|| / ||b||, which tell a factor from noise.
  * Verdict by the ladder (ladder.h); terms_count, its K: tokens of the step, or the length of the rows that
  * were added so far, times (step + 1)^2, since every update hands its rounding on. An AdamW update divides
- * a gradient by its own size, so a parameter's screening limit gets an allowance: what the observed
- * differences of the raw gradients can do to it, lr * ||min(2, 4 |a-b| / (|b| + eps))|| a step, added up. */
+ * a gradient by its own size, so a parameter's limit, on either rung, gets an allowance: what the differences of
+ * the raw gradients that the same two runs show can do to it, lr * ||min(2, 4 |a-b| / (|b| + eps))|| a step, added
+ * up. (A key bias without RoPE has a gradient that is zero in exact arithmetic: its updates are noise on any rung.) */
 #ifndef SCENARIOS_COMPARE_H
 #define SCENARIOS_COMPARE_H
 

@@ -86,7 +86,7 @@ static void blame_ranks(struct comparison *c, struct difference *d, const struct
             worst = error;
             d->rank = index->pieces[p].rank;
         }
-        if (!(error <= d->limit)) ranks[d->ranks_count++] = index->pieces[p].rank;
+        if (d->above_screen && !(error <= d->limit)) ranks[d->ranks_count++] = index->pieces[p].rank;
     }
     d->ranks = ranks;
 }
@@ -106,7 +106,7 @@ static void compare_tensor(struct comparison *c, struct difference *d, const str
     for (size_t i = 0; i < count; i++) rest += (a[i] - d->ratio * b[i]) * (a[i] - d->ratio * b[i]);
     d->residual = sqrt(rest) / norm;
     difference_set(c, d, difference == 0 ? 0 : sqrt(difference) / denominator, terms_count, allowance / denominator);
-    if (d->above_screen) blame_ranks(c, d, index_a, key, param->columns, a, b, denominator);
+    if (difference != 0) blame_ranks(c, d, index_a, key, param->columns, a, b, denominator);
 }
 
 /* What the observed differences of a raw gradient can do to its parameter in one update. */

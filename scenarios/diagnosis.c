@@ -149,7 +149,7 @@ bool diagnose(const struct evidence *evidence, struct result *result)
     common_words(&group, diagnosis);
     diagnosis_say(evidence, &group, diagnosis);
     diagnosis_collect(evidence, &group, diagnosis);
-    diagnosis_rank(&group, diagnosis);
+    diagnosis_rank(evidence, &group, diagnosis);
     free(members);
     return true;
 }

@@ -46,6 +46,6 @@ void diagnosis_say(const struct evidence *evidence, const struct diagnosis_group
 /* diagnosis_evidence.c: how far inputs agree and outputs differ. */
 void diagnosis_collect(const struct evidence *evidence, const struct diagnosis_group *group, struct diagnosis *diagnosis);
 /* diagnosis_candidates.c: which faults of the catalogue look like this. */
-void diagnosis_rank(const struct diagnosis_group *group, struct diagnosis *diagnosis);
+void diagnosis_rank(const struct evidence *evidence, const struct diagnosis_group *group, struct diagnosis *diagnosis);
 
 #endif

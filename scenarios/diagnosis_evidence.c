@@ -40,6 +40,17 @@ static double gradients(const struct comparison *c, int step)
     return largest;
 }
 
+/* Of one unit's parameters alone; NAN where there is none. */
+static double unit_gradients(const struct comparison *c, int step, int unit)
+{
+    double largest = NAN;
+    for (int p = 0; p < c->params; p++) {
+        const struct difference *d = comparison_gradient(c, step, p);
+        if (d && c->parallel->params.params[p].unit == unit && !(d->error <= largest)) largest = d->error;
+    }
+    return largest;
+}
+
 /* How far what the site gets agrees with the standalone run. */
 static double inputs_agree_to(const struct evidence *e, const struct diagnosis_group *group)
 {
@@ -106,6 +117,7 @@ void diagnosis_collect(const struct evidence *e, const struct diagnosis_group *g
     name_of_place(e, group, tensor, sizeof tensor);
     double differs = fabs(f->got - f->expected) / fmax(fabs(f->expected), 1e-300);
     if (f->expected == 0) differs = fabs(f->got);
+    if (isnan(differs) && e->comparison && group->step >= 0) differs = unit_gradients(e->comparison, group->step, f->place.unit);
     if (!isnan(f->ratio_value) && diagnosis->ratio[0]) differs = fabs(f->ratio_value - 1);
     add(diagnosis, tensor, inputs_agree_to(e, group), differs, diagnosis->ratio);
     const struct comparison *c = e->comparison;

@@ -61,7 +61,7 @@ static const struct words table[] = {
      "look for the call that sets gradients to none or zero inside the loop over micro-batches"},
     {"pp.grad.clear", NULL, "{Ranks} do not empty the gradient after it was reduced: {first}",
      "look where the accumulator is zeroed after its reduction, at the last micro-batch too"},
-    {"fsdp.sync_now", "never", "{Ranks} never reduce the gradient of {unit} over the data ranks in step {step}",
+    {"fsdp.sync_now", "never", "{Ranks} never reduce their gradients over the data ranks in step {step}: {first}",
      "look at the switch that tells a stage's units that this backward is the last: it does not reach them"},
     {"fsdp.sync_now", NULL, "{Ranks} reduce gradients after the wrong micro-batch in step {step}: {first}",
      "look at how the last micro-batch is recognised: count backwards, do not compare an index"},

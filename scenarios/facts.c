@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "model/sites.h"
 #include "sim/assertion.h"
 
 struct place place_at(int rank, int step, int microbatch)
@@ -136,6 +137,25 @@ struct step_tokens facts_tokens(const struct record *record, int step)
 double facts_divisor_due(const struct run_config *config)
 {
     return config->layout.reduce_op == FSDP_REDUCE_AVG ? layout_data_ranks(&config->layout) : 1;
+}
+
+bool facts_was_reduced(const struct rank_record *rank, int step, int unit)
+{
+    for (int i = 0; i < rank->factors.count; i++) {
+        const struct factor_fact *fact = &rank->factors.items[i];
+        if (fact->site == &site_fsdp_grad_divisor && fact->step == step && fact->unit == unit) return true;
+    }
+    return false;
+}
+
+bool facts_divisors_are_due(const struct record *record, const struct rank_record *rank, int step, int unit)
+{
+    for (int i = 0; i < rank->factors.count; i++) {
+        const struct factor_fact *fact = &rank->factors.items[i];
+        if (fact->site == &site_fsdp_grad_divisor && fact->step == step && fact->unit == unit &&
+            fact->value != facts_divisor_due(&record->config)) return false;
+    }
+    return true;
 }
 
 struct factor_numbers facts_numbers(const struct record *record, int data_rank, int step, int microbatch)

@@ -37,6 +37,10 @@ struct step_tokens facts_tokens(const struct record *record, int step);
 struct factor_numbers facts_numbers(const struct record *record, int data_rank, int step, int microbatch);
 /* What the gradient reduction divides by where nothing is wrong: D or 1. */
 double facts_divisor_due(const struct run_config *config);
+/* Did this rank reduce the unit's gradient in the step at all? */
+bool facts_was_reduced(const struct rank_record *rank, int step, int unit);
+/* Was each of these reductions divided by what is due? */
+bool facts_divisors_are_due(const struct record *record, const struct rank_record *rank, int step, int unit);
 /* Were the sequences of this micro-batch those that are due, wherever they were read? */
 bool facts_sample_is_due(const struct record *record, int step, int data_rank, int microbatch);
 

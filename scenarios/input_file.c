@@ -31,12 +31,16 @@ static bool check_kind(const struct stat *status, const char *subject, struct er
 /* -1: error set. */
 static int open_plain(const char *path, const char *subject, struct stat *ret_status, struct error *error)
 {
-    if (stat(path, ret_status) != 0) return fail_errno(subject, errno, error) - 1;
-    if (!check_kind(ret_status, subject, error)) return -1;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0) return fail_errno(subject, errno, error) - 1;
+    int fd = -1;
+    bool good = stat(path, ret_status) == 0 ? check_kind(ret_status, subject, error) : fail_errno(subject, errno, error);
+    if (!good) return -1;
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0) {
+        fail_errno(subject, errno, error);
+        return -1;
+    }
     /* Once more on what is open now: the name may have changed its meaning in between. */
-    bool good = fstat(fd, ret_status) == 0 ? check_kind(ret_status, subject, error) : fail_errno(subject, errno, error);
+    good = fstat(fd, ret_status) == 0 ? check_kind(ret_status, subject, error) : fail_errno(subject, errno, error);
     if (good) return fd;
     close(fd);
     return -1;

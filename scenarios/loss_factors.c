@@ -4,11 +4,11 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "model/sites.h"
 #include "sim/arena.h"
-
-#include <stdlib.h>
 
 static double tolerance_of(enum loss_factor factor, const struct record *record)
 {
@@ -55,18 +55,19 @@ const struct site *loss_factor_site(enum loss_factor factor)
     }
 }
 
-struct ratio_form loss_factor_form(const struct record *record, int step, enum loss_factor factor)
+/* step -1: of all steps. */
+static struct ratio_form form_of(const struct record *record, int step, enum loss_factor factor)
 {
-    int capacity = record->ranks * record->config.layout.microbatches, count = 0;
+    int capacity = record->ranks * record->config.layout.microbatches * record->config.train.steps, count = 0;
     struct ratio_sample *samples = memory_alloc((size_t)capacity * sizeof *samples);
     for (int r = 0; r < record->ranks; r++) {
         const struct rank_record *rank = &record->rank[r];
         for (int i = 0; i < rank->losses.count && count < capacity; i++) {
             const struct loss_fact *fact = &rank->losses.items[i];
-            if (fact->step != step) continue;
+            if (step >= 0 && fact->step != step) continue;
             double ratio = loss_factor_ratio(record, rank, fact, factor);
             if (loss_factor_is_due(ratio, factor, record)) continue;
-            samples[count].numbers = facts_numbers(record, rank->data_rank, step, fact->microbatch);
+            samples[count].numbers = facts_numbers(record, rank->data_rank, fact->step, fact->microbatch);
             samples[count++].value = ratio;
         }
     }
@@ -74,6 +75,15 @@ struct ratio_form loss_factor_form(const struct record *record, int step, enum l
     struct ratio_form form = ratio_classify(samples, count, 'M', letters, tolerance_of(factor, record));
     free(samples);
     return form;
+}
+
+struct ratio_form loss_factor_form(const struct record *record, int step, enum loss_factor factor)
+{
+    /* One formula for all steps first: in one step alone two formulas may give the same numbers. */
+    struct ratio_form all = form_of(record, -1, factor), own = form_of(record, step, factor);
+    if (!all.found) return own;
+    if (all.text[0] && isfinite(own.value) && !strcmp(all.beside_mean, all.text)) all.value = own.value;
+    return all;
 }
 
 void loss_factor_describe(struct finding *finding, const struct record *record, const struct loss_fact *fact,

@@ -18,7 +18,8 @@ double loss_factor_ratio(const struct record *record, const struct rank_record *
 bool loss_factor_is_due(double ratio, enum loss_factor factor, const struct record *record);
 const struct site *loss_factor_site(enum loss_factor factor);
 
-/* All of a step's micro-batches for which the factor is not as due, as one formula. */
+/* All of a step's micro-batches for which the factor is not as due, as one formula; one that holds for the
+ * other steps too, if there is one. */
 struct ratio_form loss_factor_form(const struct record *record, int step, enum loss_factor factor);
 
 /* The ratio, the pattern and the sentence about one micro-batch, into a finding that has its place. */

@@ -26,7 +26,9 @@ static bool versions_agree(const struct comparison *c, int step, int unit, int s
         const struct version_fact *fact = &rank->versions.items[i];
         bool here = fact->unit == unit || (unit == c->units - 1 && fact->unit == 0 && c->parallel->config.model.tie_embeddings);
         if (!here || fact->step != step || fact->microbatch != sequence / per % M) continue;
+        const struct layout *layout = &c->parallel->config.layout;
         if (fact->version_min != step || fact->version_max != step) return false;
+        if (fact->shards != (layout->zero == ZERO_3 ? layout->dp_shard : 1)) return false;
     }
     return true;
 }

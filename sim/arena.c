@@ -6,10 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "sim/assertion.h"
 
-enum { ALIGNMENT = 64, CHUNK_BYTES_MIN = 64 * 1024 };
+enum { ALIGNMENT = 64, CHUNK_BYTES_MIN = 64 * 1024, HUGE_PAGE_BYTES = 2 << 20 };
 
 struct chunk { struct chunk *previous, *next; size_t size, used; /* used: while a later one is current */ };
 /* Data starts at the next multiple of ALIGNMENT after the header. */
@@ -87,12 +88,19 @@ static char *chunk_data(struct chunk *chunk)
     return (char *)chunk + HEADER;
 }
 
+/* Large chunks lie on huge pages where the kernel has them: a run's first touch of its memory is otherwise
+ * a good part of its time. */
 static struct chunk *chunk_new(size_t size)
 {
     void *data = NULL;
-    if (size > SIZE_MAX - HEADER - ALIGNMENT || posix_memalign(&data, ALIGNMENT, HEADER + size)) memory_failed(size);
+    if (size > SIZE_MAX - HEADER - 2 * HUGE_PAGE_BYTES) memory_failed(size);
+    size_t total = HEADER + size;
+    bool huge = total >= HUGE_PAGE_BYTES / 2;
+    if (huge) total = (total + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    if (posix_memalign(&data, huge ? HUGE_PAGE_BYTES : ALIGNMENT, total)) memory_failed(total);
+    if (huge) (void)madvise(data, total, MADV_HUGEPAGE); /* only a wish */
     struct chunk *chunk = data;
-    *chunk = (struct chunk){.size = size};
+    *chunk = (struct chunk){.size = total - HEADER};
     return chunk;
 }
 

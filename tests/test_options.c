@@ -2,7 +2,7 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
-#include "tools/nearest.h"
+#include "scenarios/spelling.h"
 #include "tools/options.h"
 #include "tools/report/number.h"
 
@@ -118,12 +118,12 @@ END_TEST
 START_TEST(nearest)
 {
     static const char *const names[] = {"loss-divided-twice", "loss-not-divided", "validate", "run"};
-    ck_assert_str_eq(nearest_name("loss-devided-twice", names, 4), "loss-divided-twice");
-    ck_assert_str_eq(nearest_name("vaildate", names, 4), "validate");
-    ck_assert_str_eq(nearest_name("rnu", names, 4), "run");
-    ck_assert_str_eq(nearest_name("val", names, 4), "validate");
-    ck_assert_ptr_null(nearest_name("quantum", names, 4));
-    ck_assert_ptr_null(nearest_name("", names, 4));
+    ck_assert_str_eq(spelling_nearest("loss-devided-twice", names, 4), "loss-divided-twice");
+    ck_assert_str_eq(spelling_nearest("vaildate", names, 4), "validate");
+    ck_assert_str_eq(spelling_nearest("rnu", names, 4), "run");
+    ck_assert_str_eq(spelling_nearest("val", names, 4), "validate");
+    ck_assert_ptr_null(spelling_nearest("quantum", names, 4));
+    ck_assert_ptr_null(spelling_nearest("", names, 4));
 }
 END_TEST
 

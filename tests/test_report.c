@@ -177,7 +177,7 @@ START_TEST(json_has_all_keys)
     has_keys(at(root, "time"), "unit makespan per_rank");
     has_keys(at(at(root, "time"), "per_rank")->child, "busy idle exposed_comm");
     has_keys(at(at(root, "memory"), "per_rank")->child, "param grad optimizer activation_peak peak");
-    has_keys(at(root, "performance"), "wall_s parallel_s standalone_s peak_rss_bytes");
+    has_keys(at(root, "performance"), "wall_s parallel_s standalone_s parallel_cpu_s standalone_cpu_s peak_rss_bytes");
     ck_assert_int_eq(cJSON_GetArraySize(at(root, "checks")), 3);
     ck_assert_int_eq(cJSON_GetArraySize(at(at(root, "memory"), "per_rank")), RANKS);
     ck_assert_double_eq(at(at(root, "time"), "makespan")->valuedouble, 0.5 + 0.125 * (RANKS - 1));
@@ -333,7 +333,7 @@ START_TEST(text_tells_the_verdict)
 {
     char *text = render(false, false);
     static const char *const wanted[] = {"6 ranks = pipeline 2 x FSDP 3, 1F1B, 5 micro-batches of 1 sequence", "fp64", "token-weight",
-                                         "rank 4, step 0, micro-batch 2: rank 4 is odd (0.8, limit 1.0e-06) [and 2 more]",
+                                         "step 0, micro-batch 2: rank 4 is odd (0.8, limit 1.0e-06); 2 more findings",
                                          "DIVERGED in pp.loss, as expected", "the loss is scaled once more", "loss-divided-twice 0.98",
                                          "the loss function", "pass  liveness", "3 threads"};
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {

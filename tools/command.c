@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
-#include "tools/nearest.h"
+#include "scenarios/spelling.h"
 
 #define COMMAND(name) extern const struct command command_##name;
 #define LATER(name, what)
@@ -87,8 +87,9 @@ bool command_unknown(struct error *error, const char *name)
     int count = 0;
     for (int i = 0; i < command_count(); i++) names[count++] = commands[i]->name;
     for (int i = 0; i < command_later_count(); i++) names[count++] = laters[i].name;
-    error_input(error, "unknown command \"%s\"", name);
-    const char *near = nearest_name(name, names, count);
+    char shown[FOREIGN_TEXT];
+    error_input(error, "unknown command \"%s\"", foreign(name, shown));
+    const char *near = spelling_nearest(name, names, count);
     if (near) error_hint(error, "did you mean hpsim %s? hpsim --help lists all", near);
     else error_hint(error, "hpsim --help lists all; a scenario's name ends in .json");
     return false;

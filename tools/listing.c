@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "tools/nearest.h"
+#include "scenarios/spelling.h"
 #include "tools/output.h"
 #include "tools/report/json_value.h"
 
@@ -23,8 +23,9 @@ const char *listing_facets(unsigned facets, char text[FACETS_TEXT])
 int listing_unknown(const char *kind, const char *name, const char *const *names, int count)
 {
     struct error error = {0};
-    error_input(&error, "unknown %s \"%s\"", kind, name);
-    const char *near = nearest_name(name, names, count);
+    char shown[FOREIGN_TEXT];
+    error_input(&error, "unknown %s \"%s\"", kind, foreign(name, shown));
+    const char *near = spelling_nearest(name, names, count);
     if (near) error_hint(&error, "did you mean %s? hpsim %ss lists all", near, kind);
     else error_hint(&error, "hpsim %ss lists all", kind);
     return command_fail(&error);

@@ -5,8 +5,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include "scenarios/spelling.h"
 #include "sim/arena.h"
-#include "tools/nearest.h"
 
 enum { WORKERS_MAX = 1024 };
 
@@ -33,8 +33,9 @@ static bool unknown_option(const char *command, uint64_t allowed, const char *na
     for (int i = 0; i < OPTION_COUNT; i++) {
         if (allowed >> i & 1 && !option_table[i].later) names[count++] = option_table[i].name;
     }
-    error_input(error, "unknown option --%s", name);
-    const char *near = nearest_name(name, names, count);
+    char shown[FOREIGN_TEXT];
+    error_input(error, "unknown option --%s", foreign(name, shown));
+    const char *near = spelling_nearest(name, names, count);
     if (near) error_hint(error, "did you mean --%s? hpsim %s --help lists them", near, command);
     else error_hint(error, "hpsim %s --help lists them", command);
     return false;
@@ -52,7 +53,8 @@ static bool parse_integer(const char *option, const char *text, uint64_t low, ui
         if (good) value = value * 10 + digit;
     }
     if (!good || value < low || value > high) {
-        return error_input(error, "--%s \"%s\" is not a whole number from %llu to %llu", option, text,
+        char shown[FOREIGN_TEXT];
+        return error_input(error, "--%s \"%s\" is not a whole number from %llu to %llu", option, foreign(text, shown),
                            (unsigned long long)low, (unsigned long long)high);
     }
     *ret_value = value;
@@ -68,8 +70,10 @@ static bool parse_choice(const char *option, const char *text, const char *const
             return true;
         }
     }
-    error_input(error, "--%s \"%s\" is not one of %s", option, text, option_table[option_find(option, strlen(option))].argument);
-    const char *near = nearest_name(text, choices, count);
+    char shown[FOREIGN_TEXT];
+    error_input(error, "--%s \"%s\" is not one of %s", option, foreign(text, shown),
+                option_table[option_find(option, strlen(option))].argument);
+    const char *near = spelling_nearest(text, choices, count);
     if (near) error_hint(error, "did you mean %s?", near);
     return false;
 }
@@ -78,7 +82,8 @@ static bool parse_set(struct options *options, const char *text, struct error *e
 {
     const char *equals = strchr(text, '=');
     if (!equals || equals == text) {
-        error_input(error, "--set \"%s\" is not of the form PATH=VALUE", text);
+        char shown[FOREIGN_TEXT];
+        error_input(error, "--set \"%s\" is not of the form PATH=VALUE", foreign(text, shown));
         error_hint(error, "for instance --set parallel.pp=2");
         return false;
     }
@@ -175,7 +180,8 @@ static bool parse_option(struct options *options, const char *command, uint64_t 
         return false;
     }
     if (!entry->argument[0]) {
-        if (value) return error_input(error, "--%s takes no value, got \"%s\"", entry->name, value);
+        char shown[FOREIGN_TEXT];
+        if (value) return error_input(error, "--%s takes no value, got \"%s\"", entry->name, foreign(value, shown));
         value = "";
     } else if (!value) {
         if (*i + 1 >= count || !strncmp(words[*i + 1], "--", 2)) {
@@ -205,7 +211,8 @@ bool options_parse(struct options *options, const char *command, uint64_t allowe
         } else if (!only_arguments && !strncmp(word, "--", 2)) {
             if (!parse_option(options, command, allowed | OPTION_BIT(HELP), count, words, &i, error)) return false;
         } else if (!only_arguments && word[0] == '-' && word[1]) {
-            error_input(error, "unknown option %s", word);
+            char shown[FOREIGN_TEXT];
+            error_input(error, "unknown option %s", foreign(word, shown));
             error_hint(error, "options begin with two dashes; hpsim %s --help lists them", command);
             return false;
         } else {

@@ -6,10 +6,10 @@
 #include <uv.h>
 #include "model/ops.h"
 #include "scenarios/check.h"
+#include "scenarios/spelling.h"
 #include "sim/arena.h"
 #include "sim/coroutine.h"
 #include "tools/interrupt.h"
-#include "tools/nearest.h"
 #include "tools/output.h"
 
 int setup_online_cpus(void)
@@ -36,8 +36,9 @@ static bool check_word(const char *word, struct error *error)
     for (int i = 0; i < count; i++) names[i] = check_at(i)->id;
     names[count] = "default";
     names[count + 1] = "deep";
-    error_input(error, "--checks: unknown check \"%s\"", id);
-    const char *near = nearest_name(id, names, count + 2);
+    char shown[FOREIGN_TEXT];
+    error_input(error, "--checks: unknown check \"%s\"", foreign(id, shown));
+    const char *near = spelling_nearest(id, names, count + 2);
     if (near) error_hint(error, "did you mean %s? hpsim checks lists all", near);
     else error_hint(error, "hpsim checks lists all; default and deep stand for sets of them");
     free(names);
@@ -57,7 +58,8 @@ bool setup_experiment(const struct options *options, const char *checks_default,
                       struct experiment_options *ret_experiment, struct error *error)
 {
     if (options->coroutine && strcmp(options->coroutine, coroutine_backend()) != 0) {
-        error_input(error, "--coroutine \"%s\" is not in this build", options->coroutine);
+        char shown[FOREIGN_TEXT];
+        error_input(error, "--coroutine \"%s\" is not in this build", foreign(options->coroutine, shown));
         error_hint(error, "it has %s", coroutine_backend());
         return false;
     }

@@ -37,7 +37,19 @@ static void angles(real *row, const double *frequency, int64_t half, int32_t pos
 
 static void turn(real *x, const real *row, int64_t half, bool back)
 {
-    for (int64_t i = 0; i < half; i += VEC_WIDTH) {
+    int64_t done = 0;
+#if SIMD_LEVEL == 2 && VARIANT_BITS == 32
+    /* half of 8, from the common heads of 16: unmasked half vectors, the same operations */
+    for (; half - done == 8; done += 8) {
+        __m256 low = _mm256_loadu_ps(x + done), high = _mm256_loadu_ps(x + half + done);
+        __m256 cosine = _mm256_loadu_ps(row + done), sine = _mm256_loadu_ps(row + half + done);
+        if (back)
+            sine = -sine;
+        _mm256_storeu_ps(x + done, _mm256_fmadd_ps(low, cosine, -(high * sine)));
+        _mm256_storeu_ps(x + half + done, _mm256_fmadd_ps(high, cosine, low * sine));
+    }
+#endif
+    for (int64_t i = done; i < half; i += VEC_WIDTH) {
         vec low = vec_load_part(x + i, half - i), high = vec_load_part(x + half + i, half - i);
         vec cosine = vec_load_part(row + i, half - i), sine = vec_load_part(row + half + i, half - i);
         if (back)

@@ -58,16 +58,6 @@ static void check_divisor(const struct evidence *e, struct check_output *output,
     check_find(output, &finding);
 }
 
-static bool divisor_is_due(const struct record *record, const struct rank_record *rank, int step, int unit)
-{
-    for (int i = 0; i < rank->factors.count; i++) {
-        const struct factor_fact *fact = &rank->factors.items[i];
-        if (fact->site == &site_fsdp_grad_divisor && fact->step == step && fact->unit == unit &&
-            fact->value != facts_divisor_due(&record->config)) return false;
-    }
-    return true;
-}
-
 /* The ledger's own scale against the product of the declared factors. */
 static void check_ledger(const struct evidence *e, struct check_output *output, const struct rank_record *rank,
                          const struct gradient_fact *fact)
@@ -82,7 +72,8 @@ static void check_ledger(const struct evidence *e, struct check_output *output, 
         const struct loss_fact *loss = last ? facts_loss(last, term->origin.step, term->origin.microbatch) : NULL;
         if (!loss) continue;
         double declared = loss->seed / divisor;
-        if (fabs(term->scale - declared) <= limit * fabs(declared) || !divisor_is_due(record, rank, fact->step, fact->unit)) continue;
+        if (fabs(term->scale - declared) <= limit * fabs(declared) || !facts_was_reduced(rank, fact->step, fact->unit) ||
+            !facts_divisors_are_due(record, rank, fact->step, fact->unit)) continue;
         struct finding finding = finding_new(&site_fsdp_reduce_grad,
             place_at_unit(&record->config, rank->rank, fact->step, -1, fact->unit));
         finding.expected = declared;

@@ -90,16 +90,6 @@ static int uses_of(const struct record *record, int unit)
 
 struct probe_case { const struct rank_record *rank; const struct gradient_fact *fact; int data_rank, microbatch; double got, due; };
 
-static bool divisors_are_due(const struct record *record, const struct rank_record *rank, const struct gradient_fact *fact)
-{
-    for (int i = 0; i < rank->factors.count; i++) {
-        const struct factor_fact *factor = &rank->factors.items[i];
-        if (factor->site == &site_fsdp_grad_divisor && factor->step == fact->step && factor->unit == fact->unit &&
-            factor->value != facts_divisor_due(&record->config)) return false;
-    }
-    return true;
-}
-
 /* Is there another unit's gradient on this rank whose first probe is as due? Then it is not what all go through. */
 static bool others_are_right(const struct record *record, const struct probe_case *c)
 {
@@ -130,8 +120,10 @@ static void find_probe(const struct evidence *e, struct check_output *output, co
     double seeded = loss ? loss->seed / divisor * times : 0; /* what went in, if all that follows were right */
     if (times == uses_of(record, c->fact->unit) && close_to(c->got, seeded, limit)) return; /* told where backward began */
     bool on_ledger = close_to(c->got, weight, limit);
-    const struct site *site = on_ledger && times != uses_of(record, c->fact->unit) ? NULL /* contribution tells where */
-        : on_ledger && !divisors_are_due(record, c->rank, c->fact) ? &site_fsdp_grad_divisor : reduction_of(record, c);
+    bool reduced = facts_was_reduced(c->rank, c->fact->step, c->fact->unit);
+    const struct site *site = on_ledger && (!reduced || times != uses_of(record, c->fact->unit)) ? NULL /* contribution tells where */
+        : on_ledger && !facts_divisors_are_due(record, c->rank, c->fact->step, c->fact->unit) ? &site_fsdp_grad_divisor
+        : reduction_of(record, c);
     struct finding finding = finding_new(site, place_at_unit(&record->config, c->rank->rank, c->fact->step, -1, c->fact->unit));
     struct ratio_sample sample = {facts_numbers(record, c->data_rank, c->fact->step, c->microbatch),
                                   !on_ledger && weight != 0 ? c->got / weight : c->got / c->due};

@@ -2,9 +2,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "scenarios/spelling.h"
 #include "tools/command.h"
 #include "tools/interrupt.h"
-#include "tools/nearest.h"
 #include "tools/output.h"
 #include "tools/report/loss_ledger.h"
 #include "tools/report/progress.h"
@@ -20,8 +20,9 @@ static bool topic_known(const char *topic, struct error *error)
     for (int i = 1; i < TOPICS; i++) {
         if (!strcmp(topic, topics[i])) return error_input(error, "hpsim explain %s is not there yet; loss is", topic);
     }
-    const char *near = nearest_name(topic, topics, TOPICS);
-    error_input(error, "unknown topic \"%s\"", topic);
+    const char *near = spelling_nearest(topic, topics, TOPICS);
+    char shown[FOREIGN_TEXT];
+    error_input(error, "unknown topic \"%s\"", foreign(topic, shown));
     if (near) error_hint(error, "did you mean hpsim explain %s SCENARIO.json?", near);
     else error_hint(error, "hpsim explain loss SCENARIO.json is there");
     return false;

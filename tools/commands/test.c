@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "scenarios/spelling.h"
 #include "tools/command.h"
 #include "tools/output.h"
 #include "tools/report/json_value.h"
@@ -33,13 +34,14 @@ static void print_row(void *context, const struct suite *suite, int at)
     struct view *view = context;
     const struct terminal *t = &view->terminal;
     const struct suite_row *row = &suite->rows[at];
+    char name[FOREIGN_TEXT];
     bool passed = suite_row_passed(row);
     progress_clear(&view->progress);
     if (!view->silent && (!passed || !view->options->quiet)) {
         static const char *const ends[] = {[SUITE_REFUSED] = "refused", [SUITE_CRASHED] = "crashed", [SUITE_NOT_RUN] = "not run"};
         terminal_print(t, passed ? STYLE_GOOD : row->end == SUITE_NOT_RUN ? STYLE_DIM : STYLE_BAD, "%-4s",
                        passed ? "ok" : row->end == SUITE_NOT_RUN ? "-" : "FAIL");
-        fprintf(t->file, "  %-*s  %-*s", view->name_width, row->scenario, row->component[0] || view->options->verbose ? VERDICT_WIDTH : 0,
+        fprintf(t->file, "  %-*s  %-*s", view->name_width, foreign(row->scenario, name), row->component[0] || view->options->verbose ? VERDICT_WIDTH : 0,
                 row->end == SUITE_RAN ? verdict_names[row->verdict] : ends[row->end]);
         if (row->component[0]) terminal_print(t, STYLE_NAME, "%s", row->component);
         if (view->options->verbose && row->end == SUITE_RAN) {

@@ -1,5 +1,6 @@
 /* validate: reads scenarios as a run would, and runs nothing. */
 #include <stdio.h>
+#include "scenarios/spelling.h"
 #include "tools/command.h"
 #include "tools/report/describe.h"
 #include "tools/report/terminal.h"
@@ -17,9 +18,9 @@ static int run(const struct options *options)
             status = command_fail(&error);
             continue;
         }
-        char text[DESCRIBE_TEXT];
+        char text[DESCRIBE_TEXT], name[FOREIGN_TEXT];
         terminal_print(&terminal, STYLE_GOOD, "ok");
-        printf(": %s: %s", scenario->name, describe_layout(&scenario->config, text));
+        printf(": %s: %s", foreign(scenario->name, name), describe_layout(&scenario->config, text));
         if (scenario->expect.given) printf("; expected: %s", describe_expectation(&scenario->expect, text));
         putchar('\n');
         scenario_free(scenario);

@@ -46,7 +46,8 @@ def pack(text, seq, count):
                 while text[at:at + 1] == b"\n":
                     at = (at + 1) % n
                 left = seq - len(row[0])
-                if row[0] and left <= seq // 4:
+                whole = any(last(at + i) for i in range(left))
+                if row[0] and left <= seq // 2 and not whole:
                     row[0].extend([0] * left)
                     row[1].extend([-100] * left)
                     row[2].extend([-1] * left)

@@ -4,20 +4,21 @@
 #include <stdio.h>
 #include <string.h>
 #include "scenarios/facts.h"
+#include "scenarios/spelling.h"
 #include "tools/report/describe.h"
 #include "tools/report/loss_ledger.h"
 #include "tools/report/number.h"
 #include "tools/report/table.h"
 
-enum { SENTENCES_MAX = 4, LINE = 1024 };
+enum { SENTENCES_MAX = 4, SYMBOL_IN_CELL = 5, LINE = 1024 };
 
-/* "1/412", a wrong one "! 1/660 (N_all)". */
+/* "1/412", a wrong one "! 1/660 (N_all)"; longer symbols are told once, below the table. */
 static void add_factor(struct table *table, const struct loss_factor_entry *entry, const char *before)
 {
     char number[NUMBER_TEXT];
     number_factor(entry->value, number);
     if (!entry->wrong) table_add(table, STYLE_PLAIN, "%s%s", before, number);
-    else if (entry->symbol[0]) table_add(table, STYLE_BAD, "! %s%s (%s)", before, number, entry->symbol);
+    else if (entry->symbol[0] && strlen(entry->symbol) <= SYMBOL_IN_CELL) table_add(table, STYLE_BAD, "! %s%s (%s)", before, number, entry->symbol);
     else table_add(table, STYLE_BAD, "! %s%s", before, number);
 }
 
@@ -53,7 +54,8 @@ static void add_row(struct table *table, const struct loss_row *row)
     add_measured(table, row);
     number_factor(row->ratio, number);
     if (!off) table_add(table, STYLE_GOOD, "1");
-    else table_add(table, STYLE_BAD, row->ratio_symbol[0] ? "! %s (%s)" : "! %s%s", number, row->ratio_symbol);
+    else if (row->ratio_symbol[0] && strlen(row->ratio_symbol) <= SYMBOL_IN_CELL) table_add(table, STYLE_BAD, "! %s (%s)", number, row->ratio_symbol);
+    else table_add(table, STYLE_BAD, "! %s", number);
 }
 
 static void print_rows(const struct loss_step *s, const struct terminal *t)
@@ -109,31 +111,64 @@ static int say_factors(const struct loss_step *s, const struct terminal *t)
     return said;
 }
 
+/* Where a row's weight is farthest from what its factors give. */
+struct farthest { int unit, rank; double weight; };
+static struct farthest farthest_of(const struct loss_row *row)
+{
+    bool low = !(fabs(row->measured_max - row->weight) > fabs(row->measured_min - row->weight));
+    return low ? (struct farthest){row->unit_min, row->rank_min, row->measured_min}
+               : (struct farthest){row->unit_max, row->rank_max, row->measured_max};
+}
+
+static bool farthest_alike(const struct loss_row *a, const struct loss_row *b)
+{
+    struct farthest x = farthest_of(a), y = farthest_of(b);
+    return x.unit == y.unit && x.rank == y.rank && x.weight == y.weight && a->weight == b->weight;
+}
+
+/* One sentence for all micro-batches that are alike. */
 static int say_measured(const struct result *result, const struct loss_step *s, const struct terminal *t)
 {
     int said = 0, more = 0;
-    const struct model_config *model = &result->parallel->config.model;
     for (int i = 0; i < s->rows_count; i++) {
         const struct loss_row *row = &s->rows[i];
-        if (!row->measured_wrong) continue;
+        int alike = 0, first = i;
+        for (int k = 0; k < s->rows_count && row->measured_wrong; k++) {
+            if (!s->rows[k].measured_wrong || !farthest_alike(row, &s->rows[k])) continue;
+            alike++;
+            if (k < first) first = k;
+        }
+        if (!row->measured_wrong || first < i) continue;
         if (said == SENTENCES_MAX) {
-            more++;
+            more += alike;
             continue;
         }
-        char line[LINE], unit[32], measured[NUMBER_TEXT], due[NUMBER_TEXT];
-        bool low = !(fabs(row->measured_max - row->weight) > fabs(row->measured_min - row->weight));
-        unit_name(model, low ? row->unit_min : row->unit_max, unit);
-        snprintf(line, sizeof line, "in the gradient of %s on rank %d, data rank %d's micro-batch %d weighs %s where its factors give %s: "
-                 "it was lost, counted again or scaled between backward and optimizer", unit, low ? row->rank_min : row->rank_max,
-                 row->data_rank, row->microbatch, number_factor(low ? row->measured_min : row->measured_max, measured),
-                 number_factor(row->weight, due));
+        char line[LINE], unit[32], others[64] = "", measured[NUMBER_TEXT], due[NUMBER_TEXT];
+        struct farthest at = farthest_of(row);
+        unit_name(&result->parallel->config.model, at.unit, unit);
+        if (alike > 1) snprintf(others, sizeof others, " (and %d more like it)", alike - 1);
+        snprintf(line, sizeof line, "in the gradient of %s on rank %d, data rank %d's micro-batch %d%s weighs %s where its factors give %s: it "
+                 "was lost, counted again or scaled between backward and optimizer", unit, at.rank, row->data_rank, row->microbatch, others,
+                 number_factor(at.weight, measured), number_factor(row->weight, due));
         terminal_paragraph(t, 2, "WRONG", 7, STYLE_BAD, line);
         said++;
     }
-    if (more) fprintf(t->file, "         and %d more micro-batches likewise\n", more);
+    if (more) fprintf(t->file, "         and %d more micro-batches\n", more);
+    return said;
+}
+
+static int say_others(const struct result *result, const struct loss_step *s, const struct terminal *t)
+{
+    int said = 0, odd = 0;
+    char line[LINE], unit[32], number[NUMBER_TEXT];
+    for (int i = 0; i < s->rows_count; i++) odd += s->rows[i].weighted != s->rows[i].valid;
+    if (odd) {
+        snprintf(line, sizeof line, "in %d of %d micro-batches ignored tokens have a weight, or valid ones have none", odd, s->rows_count);
+        terminal_paragraph(t, 2, "WRONG", 7, STYLE_BAD, line);
+        said++;
+    }
     if (s->stale_weight != 0) {
-        char line[LINE], unit[32], number[NUMBER_TEXT];
-        unit_name(model, s->stale_unit, unit);
+        unit_name(&result->parallel->config.model, s->stale_unit, unit);
         snprintf(line, sizeof line, "the gradient of %s on rank %d still holds a micro-batch of the step before, weighing %s", unit,
                  s->stale_rank, number_factor(s->stale_weight, number));
         terminal_paragraph(t, 2, "WRONG", 7, STYLE_BAD, line);
@@ -149,9 +184,9 @@ static void print_lesson(const struct loss_ledger *ledger, const struct loss_ste
     double cuts = ledger->data_ranks * ledger->microbatches, N = (double)s->valid;
     char a[NUMBER_TEXT], b[NUMBER_TEXT], c[NUMBER_TEXT], d[NUMBER_TEXT], e[NUMBER_TEXT], line[2 * LINE];
     snprintf(line, sizeof line,
-             "Over the whole batch at once the loss is sum S / N = %s, and every token weighs 1/N. Each micro-batch may only ever see "
-             "its own S and n, so the division by N has to be agreed on before backward, and each factor above has to be undone by "
-             "another one.", number_value(s->token_mean, a));
+             "Over the whole batch at once the loss is sum S / N = %s, and every token weighs 1/N. A micro-batch sees only its own "
+             "S and n, so all ranks have to agree on N before the first backward; whatever else multiplies the loss (A) has to be undone "
+             "by what divides the gradient (grad_divisor).", number_value(s->token_mean, a));
     terminal_paragraph(t, 2, "token mean", 15, STYLE_BOLD, line);
     if (few->valid == many->valid) {
         snprintf(line, sizeof line, "The mean of the %g micro-batches' means is the same number here, since each holds n = %lld valid "
@@ -186,6 +221,7 @@ static void print_step(const struct result *result, const struct loss_ledger *le
             number_value(s->standalone, c));
     int said = say_factors(s, t);
     said += say_measured(result, s, t);
+    said += say_others(result, s, t);
     if (!said) terminal_print(t, STYLE_GOOD, "  every valid token weighs 1/N, by its factors and as measured in every gradient\n");
     fputc('\n', t->file);
     print_lesson(ledger, s, t);
@@ -195,8 +231,8 @@ static void print_step(const struct result *result, const struct loss_ledger *le
 void explain_loss_text(const struct result *result, bool steps_all, const struct terminal *t)
 {
     struct loss_ledger ledger = loss_ledger_new(result);
-    char text[DESCRIBE_TEXT];
-    terminal_print(t, STYLE_BOLD, "%s", result->scenario->name);
+    char text[DESCRIBE_TEXT], name[FOREIGN_TEXT];
+    terminal_print(t, STYLE_BOLD, "%s", foreign(result->scenario->name, name));
     fprintf(t->file, "  %s\n\n", describe_layout(&result->parallel->config, text));
     terminal_paragraph(t, 0, "", 0, STYLE_PLAIN,
                        "Data rank d's micro-batch m sums the losses of its n valid tokens to S. Backward starts from "

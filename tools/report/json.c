@@ -194,6 +194,8 @@ static void add_performance(cJSON *root, const struct result *result)
     json_add_number(performance, "wall_s", result->wall_s);
     json_add_number(performance, "parallel_s", result->parallel->wall_s);
     json_add_number(performance, "standalone_s", result->standalone ? result->standalone->wall_s : 0);
+    json_add_number(performance, "parallel_cpu_s", result->parallel->cpu_s);
+    json_add_number(performance, "standalone_cpu_s", result->standalone ? result->standalone->cpu_s : 0);
     json_add_integer(performance, "peak_rss_bytes", (int64_t)usage.ru_maxrss * 1024);
 }
 

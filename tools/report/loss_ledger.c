@@ -102,7 +102,7 @@ static void fill_row(const struct record *record, const struct rank_record *rank
         if (!entry->wrong) snprintf(entry->symbol, sizeof entry->symbol, "%s", k == LOSS_DENOMINATOR ? "N" : k == LOSS_SCALE || A == 1 ? "1" : "D");
         row->wrong = row->wrong || entry->wrong;
     }
-    row->weight = fact->compensation * fact->scale / fact->denominator / row->factor[LOSS_DIVISOR].value;
+    row->weight = fact->seed / row->factor[LOSS_DIVISOR].value;
     row->ratio = row->weight / row->due;
     measure(record, row, fact->step);
     double tolerance = measured_tolerance(record);

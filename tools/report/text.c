@@ -2,18 +2,19 @@
  * the runs differ the place and the way on. */
 #include <math.h>
 #include <string.h>
+#include "scenarios/spelling.h"
 #include "tools/report/describe.h"
 #include "tools/report/number.h"
 #include "tools/report/report.h"
 #include "tools/report/table.h"
 
-enum { STEPS_SHOWN = 5, FAILED_SHOWN = 6, LABEL = 13 };
+enum { STEPS_SHOWN = 5, FAILED_SHOWN = 6, EVIDENCE_SHOWN = 4, LABEL = 13 };
 
 static void print_header(const struct report *report, const struct terminal *t)
 {
     const struct scenario *scenario = report->result->scenario;
-    char text[DESCRIBE_TEXT];
-    terminal_print(t, STYLE_BOLD, "%s", scenario->name);
+    char text[DESCRIBE_TEXT], name[FOREIGN_TEXT];
+    terminal_print(t, STYLE_BOLD, "%s", foreign(scenario->name, name));
     fprintf(t->file, "  %s\n", describe_layout(&scenario->config, text));
     for (int i = 0; i < scenario->faults_count; i++) {
         const struct fault_entry *entry = &scenario->faults[i];
@@ -66,20 +67,35 @@ static void print_steps(const struct report *report, const struct terminal *t)
     fputc('\n', t->file);
 }
 
+/* What of its place the sentence does not say itself. */
+static const char *untold_place(const struct check_result *check, char text[DESCRIBE_TEXT])
+{
+    struct place place = check->place;
+    int *numbers[] = {&place.rank, &place.step, &place.microbatch, &place.layer, &place.unit};
+    static const char *const words[] = {"rank", "step", "micro-batch", "layer", "unit"};
+    for (int i = 0; i < 5; i++) {
+        char piece[40];
+        snprintf(piece, sizeof piece, "%s %d", words[i], *numbers[i]);
+        if (strstr(check->why, piece)) *numbers[i] = -1;
+    }
+    if (place.param && strstr(check->why, place.param)) place.param = NULL;
+    if (place.layer < 0) place.unit = -1;
+    return describe_place(&place, text);
+}
+
 static void print_failed_check(const struct check_result *check, const struct terminal *t)
 {
     char line[1200], place[DESCRIBE_TEXT], value[NUMBER_TEXT], limit[NUMBER_TEXT];
-    describe_place(&check->place, place);
-    snprintf(line, sizeof line, "%s%s%s", place, place[0] ? ": " : "", check->why);
-    size_t used = strlen(line);
+    untold_place(check, place);
+    int used = snprintf(line, sizeof line, "%s%s%s", place, place[0] ? ": " : "", check->why);
     if (!isnan(check->limit)) {
-        snprintf(line + used, sizeof line - used, " (%s, limit %s)", number_error(check->value, value), number_error(check->limit, limit));
+        used += snprintf(line + used, sizeof line - (size_t)used, " (%s, limit %s)", number_error(check->value, value),
+                         number_error(check->limit, limit));
     }
-    used = strlen(line);
-    if (check->findings > 1) snprintf(line + used, sizeof line - used, " [and %d more]", check->findings - 1);
+    if (check->findings > 1) snprintf(line + used, sizeof line - (size_t)used, "; %d more findings", check->findings - 1);
     fprintf(t->file, "  ");
     terminal_print(t, STYLE_BAD, "FAIL");
-    terminal_paragraph(t, 2, check->id, 20, STYLE_BOLD, line);
+    terminal_paragraph(t, 2, check->id, 18, STYLE_BOLD, line);
 }
 
 static void print_check_names(const struct result *result, const struct terminal *t, enum check_status status, const char *label,
@@ -114,7 +130,7 @@ static void print_checks(const struct report *report, const struct terminal *t)
         if (c->status != CHECK_SKIP) continue;
         fprintf(t->file, "  ");
         terminal_print(t, STYLE_DIM, "skip");
-        terminal_paragraph(t, 2, c->id, 20, STYLE_PLAIN, c->why);
+        terminal_paragraph(t, 2, c->id, 18, STYLE_PLAIN, c->why);
     }
     fputc('\n', t->file);
 }
@@ -142,26 +158,26 @@ static void print_verdict(const struct report *report, const struct terminal *t)
     static const char *const loud[] = {"CONSISTENT", "DIVERGED", "VIOLATED", "DEADLOCK"};
     const struct result *result = report->result;
     bool good = report_exit_status(result) == 0;
-    char expected[DESCRIBE_TEXT];
+    char expected[DESCRIBE_TEXT], name[FOREIGN_TEXT];
     terminal_print(t, good && result->verdict == VERDICT_CONSISTENT ? STYLE_GOOD : STYLE_BAD, "%s", loud[result->verdict]);
     if (result->has_diagnosis && result->diagnosis.component[0]) {
         fprintf(t->file, " in ");
         terminal_print(t, STYLE_BOLD, "%s", result->diagnosis.component);
     }
-    if (report->quiet) fprintf(t->file, "  %s", result->scenario->name);
+    if (report->quiet) fprintf(t->file, "  %s", foreign(result->scenario->name, name));
     if (good) {
         terminal_print(t, STYLE_GOOD, ", as expected\n");
         return;
     }
     terminal_print(t, STYLE_BAD, ", not as expected");
-    fprintf(t->file, ": expected %s", describe_expectation(&result->scenario->expect, expected));
-    if (result->expected_why[0]) fprintf(t->file, " (%s)", result->expected_why);
-    else if (result->as_expected) fprintf(t->file, ", but a fault was never hit");
-    fputc('\n', t->file);
+    if (result->expected_why[0]) fprintf(t->file, ": %s\n", result->expected_why);
+    else if (result->as_expected) fprintf(t->file, ": a fault was never hit\n");
+    else fprintf(t->file, ": expected %s\n", describe_expectation(&result->scenario->expect, expected));
 }
 
-static void print_diagnosis(const struct result *result, const struct terminal *t)
+static void print_diagnosis(const struct report *report, const struct terminal *t)
 {
+    const struct result *result = report->result;
     if (!result->has_diagnosis) return;
     const struct diagnosis *d = &result->diagnosis;
     char text[DESCRIBE_TEXT], place[DESCRIBE_TEXT], line[2 * DESCRIBE_TEXT];
@@ -172,7 +188,7 @@ static void print_diagnosis(const struct result *result, const struct terminal *
     snprintf(line, sizeof line, "%s%s%s%s%s%s", d->site ? d->site : d->component, d->ranks_count ? d->ranks_count == 1 ? ", rank " : ", ranks " : "",
              d->ranks_count ? describe_ranks(d->ranks, d->ranks_count, text) : "", place[0] ? "; first: " : "", place, "");
     terminal_paragraph(t, 2, "where", LABEL, STYLE_DIM, line);
-    for (int i = 0; i < d->evidence_count; i++) {
+    for (int i = 0; i < d->evidence_count && (report->verbose || i < EVIDENCE_SHOWN); i++) {
         const struct evidence_item *e = &d->evidence[i];
         char agree[NUMBER_TEXT], differs[NUMBER_TEXT];
         snprintf(line, sizeof line, "%s: inputs agree to %s, differs by %s%s%s", e->tensor, number_error(e->inputs_agree_to, agree),
@@ -215,7 +231,7 @@ void report_text(const struct report *report, const struct terminal *terminal)
     print_faults(report, terminal);
     print_verdict(report, terminal);
     if (report->result->verdict == VERDICT_DEADLOCK) report_text_deadlock(report->result, terminal);
-    print_diagnosis(report->result, terminal);
+    print_diagnosis(report, terminal);
     print_footer(report, terminal);
 }
 

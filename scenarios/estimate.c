@@ -1,0 +1,57 @@
+/* estimate: sums of the large arrays of model/ (unit.c, stage.c, finish.c), for the parallel and the standalone run.
+ *
+ *   state        weights, gathered weights, gradients and moments of all ranks; initial values
+ *   history      what the records keep: gradients and weights of every step, probes, sketches
+ *   activations  of the micro-batches in flight on all ranks
+ *   data         tokens, and losses and weights a token
+ *   ranks        stacks and arenas
+ * Good to a factor of about two: it is there to refuse what can't fit. */
+#include "scenarios/estimate.h"
+
+#include "sim/format.h"
+
+static double parameter_count(const struct model_config *m)
+{
+    double dim = m->dim, q = (double)m->heads * m->head_dim, kv = (double)m->kv_heads * m->head_dim;
+    double layer = 2 * dim + 2 * dim * q + 2 * dim * kv + 3 * dim * m->ffn;
+    if (m->bias) layer += q + 2 * kv + 2 * dim + 2.0 * m->ffn;
+    return m->layers * layer + dim + (m->tie_embeddings ? 1 : 2) * (double)m->vocab * dim;
+}
+
+/* Stored elements a token and layer between forward and backward. */
+static double layer_activation(const struct model_config *m)
+{
+    return 8.0 * m->dim + 3.0 * m->head_dim * (m->heads + 2.0 * m->kv_heads) + 4.0 * m->ffn + m->heads;
+}
+
+static void add_run(const struct run_config *config, const struct layout *layout, struct estimate *ret)
+{
+    const struct model_config *m = &config->model;
+    double width = (double)format_storage_bytes(config->format), count = ret->parameters, steps = config->train.steps;
+    double data_ranks = layout_data_ranks(layout), microbatches = layout->microbatches, units = m->layers + 2.0;
+    double tokens = (double)config->train.global_batch * m->seq, tokens_here = tokens / (data_ranks * microbatches);
+    double copies = layout->zero == ZERO_3 ? layout->dp_replicate : data_ranks;
+    double in_flight = layout->pp < layout->microbatches ? layout->pp : microbatches;
+    if (layout->schedule[0] == 'G') in_flight = microbatches; /* GPipe keeps all */
+    ret->state += width * count * (1 + (layout->zero == ZERO_3 ? 2 * data_ranks + 5 * copies : 6 * data_ranks));
+    ret->history += width * count * copies * (2 * steps + 1);
+    ret->history += steps * units * data_ranks * (64 * data_ranks * microbatches + 256 * microbatches);
+    ret->history += steps * units * config->train.global_batch * 3 * 96;
+    ret->activations += width * data_ranks * tokens_here * (in_flight * m->layers * layer_activation(m) + 3.0 * m->vocab);
+    ret->data += tokens * steps * (12 + 16);
+    ret->ranks += 512e3 * layout_ranks(layout);
+}
+
+struct estimate estimate_run(const struct run_config *config)
+{
+    struct estimate estimate = {.parameters = parameter_count(&config->model)};
+    struct layout standalone = layout_standalone(&config->model);
+    add_run(config, &config->layout, &estimate);
+    add_run(config, &standalone, &estimate);
+    return estimate;
+}
+
+double estimate_total_bytes(const struct estimate *estimate)
+{
+    return estimate->state + estimate->history + estimate->activations + estimate->data + estimate->ranks;
+}

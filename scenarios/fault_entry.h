@@ -1,0 +1,23 @@
+/* fault_entry: one entry of "faults", or one --fault, against the catalogue and the registries. */
+#ifndef SCENARIOS_FAULT_ENTRY_H
+#define SCENARIOS_FAULT_ENTRY_H
+
+#include "model/deviations.h"
+#include "scenarios/reader.h"
+
+/* path: where the entry stands, "faults[3]". */
+bool fault_entry_read(struct reader *reader, const cJSON *item, const char *path, struct fault_entry *ret_entry);
+/* text: NAME[@key=value,...] */
+bool fault_entry_parse(struct reader *reader, const char *text, struct fault_entry *ret_entry);
+
+/* What a deviation can be given beside its place, as bits. */
+enum fault_parameter {
+    PARAMETER_FACTOR = 1, PARAMETER_VALUE = 2, PARAMETER_GROUP = 4, PARAMETER_OP = 8, PARAMETER_FORMAT = 16,
+    PARAMETER_INDEX = 32,
+};
+unsigned fault_parameters(const struct deviation *deviation);
+
+/* A layout's own numbers; what only the data tells (N, N_all, N_unshifted, n, n_rank) is `of_data`. */
+struct factor_numbers fault_numbers(const struct layout *layout, double of_data);
+
+#endif

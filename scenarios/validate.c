@@ -1,0 +1,230 @@
+/* validate: each refusal shows its arithmetic and what is allowed. Products are taken in 64 bits. */
+#include "scenarios/validate.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "model/data.h"
+#include "scenarios/estimate.h"
+#include "scenarios/spelling.h"
+
+enum { RANKS_MAX = 4096, LIST_TEXT = 200 };
+static const double bytes_max = 16e9;
+
+#define BLAME(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+/* "1, 2, 4, 8": the divisors up to most; the first ones and the last where there are many. */
+static const char *divisors(int number, int most, char text[LIST_TEXT])
+{
+    struct phrase phrase = {text, LIST_TEXT, 0};
+    int last = 0, shown = 0, count = 0;
+    for (int i = 1; i <= number && i <= most; i++) {
+        if (number % i != 0) continue;
+        count++;
+        last = i;
+        if (count <= 16) {
+            phrase_add(&phrase, "%s%d", shown ? ", " : "", i);
+            shown = i;
+        }
+    }
+    if (last > shown) phrase_add(&phrase, ", ..., %d", last);
+    return text;
+}
+
+/* "24, 48": the multiples of unit around number. */
+static const char *multiples(int64_t number, int64_t unit, char text[LIST_TEXT])
+{
+    int64_t below = number / unit * unit;
+    if (below > 0) snprintf(text, LIST_TEXT, "%lld, %lld", (long long)below, (long long)(below + unit));
+    else snprintf(text, LIST_TEXT, "%lld", (long long)unit);
+    return text;
+}
+
+/* ---- the model ---- */
+
+static bool check_heads(struct reader *reader, struct model_config *m)
+{
+    char list[LIST_TEXT];
+    if (!reader_has(reader, "model.kv_heads")) m->kv_heads = m->heads;
+    if (m->heads % m->kv_heads != 0) {
+        return reader_fail_among(reader, BLAME("model.kv_heads", "model.heads"),
+                                 "heads %d do not split into kv_heads %d: %d / %d = %.2f; allowed kv_heads: %s", m->heads,
+                                 m->kv_heads, m->heads, m->kv_heads, (double)m->heads / m->kv_heads, divisors(m->heads, m->heads, list));
+    }
+    if (!reader_has(reader, "model.head_dim")) {
+        if (m->dim % m->heads != 0) {
+            reader_fail_among(reader, BLAME("model.heads", "model.dim"), "dim %d does not split into heads %d: %d / %d = %.2f; nearest dim: %s",
+                              m->dim, m->heads, m->dim, m->heads, (double)m->dim / m->heads, multiples(m->dim, m->heads, list));
+            error_hint(reader->error, "model.head_dim sets the width of a head apart from dim");
+            return false;
+        }
+        m->head_dim = m->dim / m->heads;
+    }
+    if (m->rope && m->head_dim % 2 != 0) {
+        return reader_fail_among(reader, BLAME("model.head_dim", "model.heads", "model.dim", "model.rope"),
+                                 "head_dim %d is odd, and rope turns pairs; allowed: an even head_dim such as %d, or rope false",
+                                 m->head_dim, m->head_dim + 1);
+    }
+    return true;
+}
+
+/* ---- the layout ---- */
+
+static bool check_ranks(struct reader *reader, const struct layout *l)
+{
+    int64_t ranks = (int64_t)l->pp * l->dp_replicate * l->dp_shard;
+    if (ranks <= RANKS_MAX) return true;
+    return reader_fail_among(reader, BLAME("parallel.dp_shard", "parallel.dp_replicate", "parallel.pp"),
+                             "pp %d x dp_replicate %d x dp_shard %d = %lld ranks; at most %d are allowed", l->pp, l->dp_replicate,
+                             l->dp_shard, (long long)ranks, RANKS_MAX);
+}
+
+static bool check_layers(struct reader *reader, int layers, struct layout *l)
+{
+    const cJSON *list = reader_item(reader, "parallel.pipeline.layers_per_stage");
+    char allowed[LIST_TEXT];
+    int64_t sum = 0;
+    if (!list) {
+        for (int i = 0; i < l->pp; i++) l->layers_per_stage[i] = layers / l->pp;
+        if (layers % l->pp == 0) return true;
+        reader_fail_among(reader, BLAME("parallel.pp", "model.layers"), "layers %d do not split into pp %d x chunks 1; allowed pp: %s",
+                          layers, l->pp, divisors(layers, STAGES_MAX, allowed));
+        error_hint(reader->error, "parallel.pipeline.layers_per_stage gives each stage its own number");
+        return false;
+    }
+    int count = cJSON_GetArraySize(list);
+    if (count != l->pp) {
+        return reader_fail_among(reader, BLAME("parallel.pipeline.layers_per_stage", "parallel.pp"),
+                                 "layers_per_stage has %d numbers for pp %d; allowed: %d", count, l->pp, l->pp);
+    }
+    for (int i = 0; i < count; i++) sum += l->layers_per_stage[i];
+    return sum == layers || reader_fail_among(reader, BLAME("parallel.pipeline.layers_per_stage", "model.layers"),
+                                              "layers_per_stage sums to %lld; allowed: %d, which is layers", (long long)sum, layers);
+}
+
+static bool check_sharding(struct reader *reader, struct layout *l)
+{
+    bool sharded = l->dp_replicate == 1 || l->dp_shard > 1;
+    if (!reader_has(reader, "parallel.fsdp.zero")) l->zero = sharded ? ZERO_3 : ZERO_0;
+    if (!reader_has(reader, "parallel.fsdp.reshard_after_forward")) l->reshard_after_forward = l->zero == ZERO_3;
+    if (l->reshard_after_forward && l->zero != ZERO_3) {
+        return reader_fail_among(reader, BLAME("parallel.fsdp.reshard_after_forward", "parallel.fsdp.zero"),
+                                 "reshard_after_forward true needs zero 3, and zero is %d; allowed: false, or zero 3", l->zero);
+    }
+    if (l->zero == ZERO_3 && l->dp_replicate > 1) {
+        reader_fail_among(reader, BLAME("parallel.dp_replicate", "parallel.fsdp.zero"),
+                          "dp_replicate %d with zero 3 (HSDP) is not there yet; there is: dp_replicate 1, or zero 0", l->dp_replicate);
+        error_hint(reader->error, "zero 0 trains plain copies over dp_replicate x dp_shard");
+        return false;
+    }
+    return true;
+}
+
+/* The default: enough micro-batches to fill the pipeline twice, as far as the sequences allow it. */
+static int default_microbatches(int sequences, int pp)
+{
+    if (pp == 1) return 1;
+    for (int m = 2 * pp; m > 1; m--) {
+        if (sequences % m == 0) return m;
+    }
+    return 1;
+}
+
+static bool check_batch(struct reader *reader, int batch, struct layout *l)
+{
+    static const char *const blame[] = {"parallel.pipeline.microbatches", "train.global_batch", "parallel.dp_shard", "parallel.dp_replicate", NULL};
+    int data_ranks = layout_data_ranks(l);
+    char list[LIST_TEXT];
+    if (!reader_has(reader, "parallel.pipeline.microbatches")) {
+        if (batch % data_ranks != 0) {
+            return reader_fail_among(reader, blame + 1, "global_batch %d does not split into %d data ranks: %d / %d = %.2f; nearest: %s",
+                                     batch, data_ranks, batch, data_ranks, (double)batch / data_ranks, multiples(batch, data_ranks, list));
+        }
+        l->microbatches = default_microbatches(batch / data_ranks, l->pp);
+    }
+    int64_t parts = (int64_t)data_ranks * l->microbatches;
+    if (batch % parts == 0) return true;
+    return reader_fail_among(reader, blame, "global_batch %d does not split into %d data ranks x %d micro-batches: %d / %lld = %.2f; nearest: %s",
+                             batch, data_ranks, l->microbatches, batch, (long long)parts, (double)batch / (double)parts,
+                             multiples(batch, parts, list));
+}
+
+/* ---- formats ---- */
+
+static bool check_precision(struct reader *reader, struct draft *draft)
+{
+    const char *names[KEY_CHILDREN_MAX];
+    char path[64], first[CHOICE_TEXT], other[CHOICE_TEXT];
+    const char *formats = key_find("precision.param")->options;
+    key_children("precision", names);
+    if (!reader_has(reader, "precision.master")) draft->precision[PRECISION_KEYS - 1] = draft->precision[0];
+    for (int i = 1; i < PRECISION_KEYS; i++) {
+        if (draft->precision[i] == draft->precision[0]) continue;
+        snprintf(path, sizeof path, "precision.%s", names[i]);
+        choice_at(formats, draft->precision[0], first);
+        choice_at(formats, draft->precision[i], other);
+        return reader_fail_among(reader, BLAME(path, "precision.param"),
+                                 "mixed precision (param %s, %s %s) is not there yet; there is: all keys fp32, or all fp64", first,
+                                 names[i], other);
+    }
+    char name[CHOICE_TEXT];
+    return choice_at(formats, draft->precision[0], name) && format_parse(name, &draft->scenario.config.format);
+}
+
+bool validate_scenario(struct reader *reader, struct draft *draft)
+{
+    struct run_config *config = &draft->scenario.config;
+    struct layout *l = &config->layout;
+    config->train.beta1 = draft->betas[0];
+    config->train.beta2 = draft->betas[1];
+    l->send_sync = draft->send == 1;
+    return check_heads(reader, &config->model) && check_ranks(reader, l) && check_layers(reader, config->model.layers, l) &&
+           check_sharding(reader, l) && check_batch(reader, config->train.global_batch, l) && check_precision(reader, draft);
+}
+
+/* ---- size ---- */
+
+static bool check_memory(struct reader *reader, const struct run_config *config)
+{
+    struct estimate e = estimate_run(config);
+    double total = estimate_total_bytes(&e);
+    if (total <= bytes_max) return true;
+    const struct { double bytes; const char *what, *path; } shares[] = {
+        {e.state, "parameters, gradients and optimizer state", "model.dim"}, {e.history, "the record of every step", "train.steps"},
+        {e.activations, "activations", "model.seq"}, {e.data, "tokens", "train.global_batch"}, {e.ranks, "ranks", "parallel.dp_shard"},
+    };
+    int largest = 0;
+    for (int i = 1; i < 5; i++) {
+        if (shares[i].bytes > shares[largest].bytes) largest = i;
+    }
+    reader_fail_among(reader, BLAME(shares[largest].path, "model", "parallel"),
+                      "this needs about %.3g GB, most of it (%.3g GB) for %s: %.3g parameters, %d ranks, %d steps of %d sequences of %d tokens; "
+                      "at most %.0f GB are allowed", total / 1e9, shares[largest].bytes / 1e9, shares[largest].what, e.parameters,
+                      layout_ranks(&config->layout), config->train.steps, config->train.global_batch, config->model.seq, bytes_max / 1e9);
+    return false;
+}
+
+/* A step without a single target would divide by 0. Only steps of few tokens, or a text of nothing but line ends, come to
+ * that; so of longer steps only the first is looked at. */
+static bool check_targets(struct reader *reader, const struct run_config *config)
+{
+    const int64_t few = 4096, most = 4000000; /* tokens */
+    int64_t batch = config->train.global_batch, tokens = batch * config->model.seq;
+    int64_t steps = tokens > few ? 1 : config->train.steps * tokens > most ? most / tokens : config->train.steps;
+    if (tokens > most) return true;
+    struct arena *arena = arena_new("targets", false);
+    struct data data = data_pack(&config->data, config->model.seq, batch * steps, arena);
+    int empty = -1;
+    for (int s = 0; s < steps && empty < 0; s++) {
+        if (data_count(&data, s * batch, batch).valid == 0) empty = s;
+    }
+    arena_free(arena);
+    return empty < 0 || reader_fail_among(reader, BLAME("data.text", "data.packing", "train.global_batch"),
+                                          "step %d has no token to predict: each of its tokens is the last of a document; allowed: "
+                                          "longer paragraphs, more sequences a step, or packing stream", empty);
+}
+
+bool validate_size(struct reader *reader, const struct scenario *scenario)
+{
+    return check_memory(reader, &scenario->config) && check_targets(reader, &scenario->config);
+}
