@@ -7,6 +7,7 @@
 #include "model/data.h"
 #include "model/vectors.h"
 #include "sim/assertion.h"
+#include "sim/hash.h"
 
 void *record_grow(struct arena *arena, void *items, int count, int *capacity, size_t item_bytes)
 {
@@ -29,6 +30,16 @@ void record_free(struct record *record)
     machine_free(record->machine);
     arena_free(record->arena);
     free(record);
+}
+
+uint64_t version_digest(uint64_t digest, const double sketch[5])
+{
+    for (int k = 0; k < 5; k++) {
+        uint64_t bits = UINT64_MAX; /* every NaN is one */
+        if (sketch[k] == sketch[k]) memcpy(&bits, &sketch[k], sizeof bits);
+        digest = hash_mix(digest * 3 + bits + 1);
+    }
+    return digest;
 }
 
 static void add_param(struct param_table *table, struct param_info info, int unit)

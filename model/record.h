@@ -48,7 +48,8 @@ struct sketch_fact { int step, microbatch, sequence /* global index within the s
 
 /* Parameter versions a unit computed with: the step whose weights each shard carried (due: all = step). */
 struct version_fact { int step, microbatch, unit; bool backward; int version_min, version_max; int shard_min /* member that carried version_min */;
-                      int shards /* that are in there, as whole as they were (due: all of the group; 1 where not sharded) */; };
+                      int shards /* that are in there, as whole as they were (due: all of the group; 1 where not sharded) */;
+                      uint64_t digest /* version_digest of the gathered values, parameter by parameter; 0 where not gathered anew */; };
 
 /* A gradient on its way. In GRADIENT_LOCAL the ledger's rank is the data rank, part the use (0; 1 for the tied head). */
 enum gradient_stage {
@@ -62,6 +63,7 @@ struct gradient_fact {
     /* REDUCED only: weights measured on the numbers themselves: probes that went through the same additions,
      * reductions and divisions as the gradient. probe[(step parity * D + data rank) * M + micro-batch]. */
     int probe_count; const double *probe;
+    double sketch[5];                      /* LOCAL only: vector_sketch of each of the unit's parameters, added up: linear in the gradient */
     bool finite;
 };
 /* A factor that multiplied or divided a gradient. */
@@ -128,6 +130,9 @@ struct record {
 void record_free(struct record *record);   /* accepts NULL */
 
 struct param_table param_table_new(const struct model_config *model, struct arena *arena);
+
+/* A parameter's values into a running digest (0 at first), by their vector_sketch: the same on every CPU path. */
+uint64_t version_digest(uint64_t digest, const double sketch[5]);
 
 /* ---- what follows from the layout alone ---- */
 int layout_stage_of_unit(const struct layout *layout, const struct model_config *model, int unit);

@@ -83,7 +83,16 @@ void *unit_probes(const struct unit *unit, enum format storage)
     return at(unit->grad, unit->full_count, storage);
 }
 
-static void note_versions(const struct unit *unit, const struct unit_context *context, struct where where, bool backward)
+/* Each parameter's sketch in turn, of the full parameters or of the accumulated gradients. */
+static void sketch_param(const struct unit *unit, const struct unit_context *context, int i, bool gradient, double ret[5])
+{
+    enum format storage = context->ops->storage;
+    const struct unit_param *p = &unit->params[i];
+    context->ops->vector_sketch(ret, at(gradient ? unit->grad : unit->full, p->full_at, storage), (size_t)(p->rows * p->columns));
+}
+
+static void note_versions(const struct unit *unit, const struct unit_context *context, struct where where, bool backward,
+                          bool gathered)
 {
     struct version_fact fact = {.step = where.step, .microbatch = where.microbatch, .unit = unit->index,
                                 .backward = backward, .version_min = INT32_MAX, .version_max = INT32_MIN};
@@ -94,13 +103,19 @@ static void note_versions(const struct unit *unit, const struct unit_context *co
         if (origin.step > fact.version_max) fact.version_max = origin.step;
         if (unit->full_version.terms[i].times == 1 && unit->full_version.terms[i].scale == 1) fact.shards++;
     }
+    for (int i = 0; gathered && i < unit->count; i++) {
+        double sketch[5];
+        sketch_param(unit, context, i, false, sketch);
+        fact.digest = version_digest(fact.digest, sketch);
+    }
     record_push(context->record, versions, fact);
 }
 
 void unit_unshard(struct unit *unit, const struct unit_context *context, struct where where, bool backward)
 {
     enum format storage = context->ops->storage;
-    if (!unit->unsharded) {
+    bool gather = !unit->unsharded;
+    if (gather) {
         size_t shards = (size_t)context->shard_group->size;
         struct comm how = {.site = &site_fsdp_unshard, .where = where};
         struct buffer in = {unit->shard, unit->shard_count, storage, storage, &unit->shard_version};
@@ -119,7 +134,7 @@ void unit_unshard(struct unit *unit, const struct unit_context *context, struct 
         }
         unit->unsharded = true;
     }
-    note_versions(unit, context, where, backward);
+    note_versions(unit, context, where, backward, gather);
 }
 
 /* Freed parameters must not be read again: one number in each parameter's row becomes NaN, which any use
@@ -151,6 +166,12 @@ void unit_record_gradient(const struct unit *unit, const struct unit_context *co
         fact.probe = probe;
         double squares = context->ops->vector_sum_squares(unit->grad_shard, unit->shard_count);
         fact.finite = squares - squares == 0;
+    }
+    for (int i = 0; stage == GRADIENT_LOCAL && i < unit->count; i++) {
+        double sketch[5];
+        sketch_param(unit, context, i, true, sketch);
+        for (int k = 0; k < 5; k++) fact.sketch[k] += sketch[k];
+        fact.finite = fact.sketch[4] - fact.sketch[4] == 0;
     }
     record_push(context->record, gradients, fact);
 }

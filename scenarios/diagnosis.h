@@ -15,13 +15,13 @@
  *                          n_rank the ratio is what remains beside a mean of means ("N/(n*D)": "M"), and
  *                          a signature may give either
  *   same-samples, wrong-samples, stages-differ               data.sample
- *   stale-version, mixed-versions, not-gathered, gap, overlap  fsdp.unshard
+ *   stale-version, mixed-versions, not-gathered, altered, gap, overlap  fsdp.unshard
  *   not-arrived, zeros, other-microbatch, altered            pp.send_activation, pp.send_grad; altered, not-finite: layers
  *   ignored-tokens                                           pp.loss.scale
  *   missing-microbatch, doubled-microbatch, earlier-step     pp.grad.clear, pp.grad.flush
  *   never, early, missing-sync                               fsdp.sync_now
- *   missing-ranks, doubled-ranks, never-posted, stale, copies-differ  fsdp.reduce_grad
- *   one-use                                                  tied.grad_reduce
+ *   missing-ranks, doubled-ranks, never-posted, stale, altered, copies-differ  fsdp.reduce_grad
+ *   one-use, altered                                         tied.grad_reduce
  *   per-stage, other-sum, copies-differ                      clip.norm_reduce
  *   not-updated, updated-twice, version                      optimizer.owns
  *   deadlock, unreceived, unwaited, calls-differ             wherever it was */

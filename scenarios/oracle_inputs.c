@@ -64,10 +64,21 @@ static bool weights_agree(const struct comparison *c, int step, int unit)
     return true;
 }
 
-bool oracle_gradient_inputs_agree(const struct comparison *c, int step, int param)
+/* What every holder has is the sum of what went in. */
+static bool sums_agree(const struct unit_values *values, int step, int unit)
+{
+    for (int r = 0; r < values->record->ranks; r++) {
+        const struct rank_record *rank = &values->record->rank[r];
+        if (unit < rank->first_unit || unit >= rank->first_unit + rank->units) continue;
+        if (unit_values_sum_error(values, r, step, unit) > unit_values_sum_limit(values->record)) return false;
+    }
+    return true;
+}
+
+bool oracle_gradient_inputs_agree(const struct comparison *c, const struct unit_values *values, int step, int param)
 {
     int unit = c->parallel->params.params[param].unit;
-    if (!weights_agree(c, step, unit)) return false;
+    if (!weights_agree(c, step, unit) || !sums_agree(values, step, unit)) return false;
     for (int sequence = 0; sequence < c->sequences; sequence++) {
         int per = layout_sequences_per_microbatch(&c->parallel->config), M = c->parallel->config.layout.microbatches;
         if (!facts_sample_is_due(c->parallel, step, sequence / (per * M), sequence / per % M)) return false;

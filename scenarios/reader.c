@@ -29,36 +29,30 @@ static int override_of(const struct reader *reader, const char *path)
     return -1;
 }
 
-static void set_place(struct reader *reader, const char *path, bool of_key)
+/* A --fault or a --set, where the path comes from one. */
+static bool set_option_place(struct reader *reader, const char *path)
 {
-    struct error *error = reader->error;
-    char shown[PATH_TEXT];
-    snprintf(shown, sizeof shown, "%s", path);
-    if (reader->place) {
-        error_at(error, reader->place, 0, 0, shown);
-        return;
-    }
+    char place[256], value[FOREIGN_TEXT], name[FOREIGN_TEXT];
     int override = override_of(reader, path);
+    if (!reader->place && override < 0) return false;
     if (override >= 0) {
-        char place[256], value[FOREIGN_TEXT], name[FOREIGN_TEXT];
         snprintf(place, sizeof place, "--set %s=%s", foreign(reader->overrides[override].path, name),
                  foreign(reader->overrides[override].value, value));
-        error_at(error, place, 0, 0, shown);
-        return;
     }
-    bool exact = false;
-    int node = json_map_find(reader->map, path, &exact);
-    struct json_place place = {0, 0};
-    if (node >= 0) place = of_key && exact ? json_map_key_place(reader->map, node) : json_map_value_place(reader->map, node);
-    error_at(error, reader->file, place.line, place.column, shown);
+    error_at(reader->error, reader->place ? reader->place : place, 0, 0, path);
+    return true;
 }
 
-static bool fail(struct reader *reader, const char *path, bool of_key, const char *format, va_list arguments)
+static bool fail(struct reader *reader, const char *path, const char *format, va_list arguments)
 {
     char message[sizeof reader->error->message];
     vsnprintf(message, sizeof message, format, arguments);
     error_input(reader->error, "%s", message);
-    set_place(reader, path, of_key);
+    if (set_option_place(reader, path)) return false;
+    bool exact = false;
+    int node = json_map_find(reader->map, path, &exact);
+    struct json_place place = node >= 0 ? json_map_value_place(reader->map, node) : (struct json_place){0, 0};
+    error_at(reader->error, reader->file, place.line, place.column, path);
     return false;
 }
 
@@ -66,17 +60,7 @@ bool reader_fail(struct reader *reader, const char *path, const char *format, ..
 {
     va_list arguments;
     va_start(arguments, format);
-    fail(reader, path, false, format, arguments);
-    va_end(arguments);
-    return false;
-}
-
-static bool fail_key(struct reader *reader, const char *path, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static bool fail_key(struct reader *reader, const char *path, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    fail(reader, path, true, format, arguments);
+    fail(reader, path, format, arguments);
     va_end(arguments);
     return false;
 }
@@ -93,7 +77,7 @@ bool reader_fail_among(struct reader *reader, const char *const *paths, const ch
     }
     va_list arguments;
     va_start(arguments, format);
-    fail(reader, blamed ? blamed : paths[0], false, format, arguments);
+    fail(reader, blamed ? blamed : paths[0], format, arguments);
     va_end(arguments);
     return false;
 }
@@ -148,7 +132,17 @@ static void join(char *text, size_t size, const char *section, const char *name)
     phrase_add_foreign(&phrase, name);
 }
 
-static bool fail_unknown(struct reader *reader, const char *section, const char *path, const char *name)
+/* The place of a key is found from its parent, since the key itself may hold dots and brackets. */
+static void set_key_place(struct reader *reader, const char *parent, const char *name, const char *path)
+{
+    if (set_option_place(reader, path)) return;
+    bool exact = false;
+    int node = json_map_find(reader->map, parent, &exact), child = exact ? json_map_child(reader->map, node, name) : -1;
+    struct json_place place = json_map_key_place(reader->map, child >= 0 ? child : node);
+    error_at(reader->error, reader->file, place.line, place.column, path);
+}
+
+static bool fail_unknown(struct reader *reader, const char *section, const char *parent, const char *name, const char *path)
 {
     const char *names[KEY_CHILDREN_MAX];
     int count = key_children(section, names);
@@ -156,9 +150,10 @@ static bool fail_unknown(struct reader *reader, const char *section, const char 
     foreign(name, shown);
     const char *near = spelling_nearest(name, names, count);
     const struct key *elsewhere = key_elsewhere(name);
-    if (elsewhere && !near) fail_key(reader, path, "unknown key '%s' here; did you mean '%s'?", shown, elsewhere->path);
-    else if (near) fail_key(reader, path, "unknown key '%s'; did you mean '%s'?", shown, near);
-    else fail_key(reader, path, "unknown key '%s'", shown);
+    if (elsewhere && !near) error_input(reader->error, "unknown key '%s' here; did you mean '%s'?", shown, elsewhere->path);
+    else if (near) error_input(reader->error, "unknown key '%s'; did you mean '%s'?", shown, near);
+    else error_input(reader->error, "unknown key '%s'", shown);
+    set_key_place(reader, parent, name, path);
     struct phrase phrase = {hint, sizeof hint, 0};
     phrase_add(&phrase, "allowed here: ");
     phrase_add_names(&phrase, names, count);
@@ -172,7 +167,7 @@ static bool check_key(struct reader *reader, const cJSON *item, const char *sect
     snprintf(row_path, sizeof row_path, "%s%s%.200s", section, *section ? "." : "", item->string);
     join(shown_path, sizeof shown_path, path, item->string);
     const struct key *key = strpbrk(item->string, ".[]") ? NULL : key_find(row_path);
-    if (!key) return fail_unknown(reader, section, shown_path, item->string);
+    if (!key) return fail_unknown(reader, section, path, item->string, shown_path);
     if (key->type != KEY_SECTION) return true;
     if (cJSON_IsObject(item)) return reader_check_keys(reader, item, row_path, shown_path);
     reader_describe(item, found, sizeof found);

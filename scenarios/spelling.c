@@ -3,19 +3,26 @@
  *
  *   d[i][j] = min(d[i-1][j] + 1, d[i][j-1] + 1, d[i-1][j-1] + (a_i != b_j), d[i-2][j-2] + 1 if swapped)
  *
- * Near is what needs changes in at most two fifths of the longer name, or begins with the other name. */
+ * Upper and lower case count as equal. Near is what needs changes in at most two fifths of the longer name, or begins with the other name. */
 #include "scenarios/spelling.h"
 
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 enum { LENGTH_MAX = 64, FOREIGN_MAX = 60 };
 
 static int least(int a, int b)
 {
     return a < b ? a : b;
+}
+
+static bool differ(char a, char b)
+{
+    return tolower((unsigned char)a) != tolower((unsigned char)b);
 }
 
 static int alignment_distance(const char *a, const char *b, int a_length, int b_length)
@@ -25,8 +32,8 @@ static int alignment_distance(const char *a, const char *b, int a_length, int b_
     for (int i = 1; i <= a_length; i++) {
         row[0] = i;
         for (int j = 1; j <= b_length; j++) {
-            row[j] = least(least(last[j], row[j - 1]) + 1, last[j - 1] + (a[i - 1] != b[j - 1]));
-            bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+            row[j] = least(least(last[j], row[j - 1]) + 1, last[j - 1] + differ(a[i - 1], b[j - 1]));
+            bool swapped = i > 1 && j > 1 && !differ(a[i - 1], b[j - 2]) && !differ(a[i - 2], b[j - 1]);
             if (swapped) row[j] = least(row[j], before[j - 2] + 1);
         }
         int *oldest = before;
@@ -44,7 +51,7 @@ static int nearness(const char *name, const char *known)
     if (shorter == 0 || longer > LENGTH_MAX) return -1;
     int distance = alignment_distance(name, known, (int)a, (int)b);
     if (5 * (size_t)distance <= 2 * longer || distance == 1) return distance;
-    bool begins = shorter >= 3 && !strncmp(name, known, shorter);
+    bool begins = shorter >= 3 && !strncasecmp(name, known, shorter);
     return begins ? (int)longer : -1;
 }
 

@@ -30,3 +30,16 @@ struct tensor_groups tensor_groups_new(const struct record *record)
     qsort(groups.entries, (size_t)groups.count, sizeof *groups.entries, compare_entries);
     return groups;
 }
+
+int tensor_groups_first(const struct tensor_groups *groups, int step, enum tensor_kind kind, int param, int unit)
+{
+    const struct tensor_fact like = {.step = step, .kind = kind, .param = param, .unit = unit, .first_row = -1};
+    const struct tensor_entry sought = {&like, -1};
+    int from = 0, to = groups->count;
+    while (from < to) {
+        int middle = from + (to - from) / 2;
+        if (compare_entries(&groups->entries[middle], &sought) < 0) from = middle + 1;
+        else to = middle;
+    }
+    return from;
+}

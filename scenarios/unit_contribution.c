@@ -1,6 +1,7 @@
 /* unit_contribution: sums over ledgers. */
 #include "scenarios/unit_contribution.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -136,4 +137,34 @@ bool unit_contribution_was_called(const struct record *record, const struct unit
 int unit_contribution_local_uses(const struct record *record, const struct unit_contribution *u)
 {
     return u->unit == 0 && record->config.model.tie_embeddings && record->config.layout.pp == 1 ? 2 : 1;
+}
+
+/* Every (data rank, micro-batch) of the step once, each with the weight that its seed and the divisor give. */
+static bool came_out_right(const struct record *record, const struct gradient_fact *fact)
+{
+    int D = layout_data_ranks(&record->config.layout), M = record->config.layout.microbatches;
+    double divisor = facts_divisor_due(&record->config);
+    if (fact->ledger.count != D * M) return false;
+    for (int i = 0; i < fact->ledger.count; i++) {
+        const struct ledger_term *term = &fact->ledger.terms[i];
+        const struct rank_record *last = facts_rank(record, record->config.layout.pp - 1, term->origin.rank);
+        const struct loss_fact *loss = last ? facts_loss(last, fact->step, term->origin.microbatch) : NULL;
+        if (!loss || term->origin.step != fact->step || term->times != 1) return false;
+        if (fabs(term->scale - loss->seed / divisor) > 1e-9 * fabs(loss->seed / divisor)) return false;
+        int probe = ((fact->step & 1) * D + term->origin.rank) * M + term->origin.microbatch;
+        double error = probe < fact->probe_count ? fabs(fact->probe[probe] - term->scale) : 0;
+        if (error > 64 * format_traits[record->config.format].unit_roundoff * fabs(term->scale)) return false;
+    }
+    return true;
+}
+
+const struct site *unit_contribution_reduction(const struct record *record, const struct rank_record *rank, int step, int unit)
+{
+    if (!parts_are_apart(record, unit)) return &site_fsdp_reduce_grad;
+    for (int i = 0; i < rank->gradients.count; i++) {
+        const struct gradient_fact *other = &rank->gradients.items[i];
+        if (other->step != step || other->stage != GRADIENT_REDUCED || other->unit == 0) continue;
+        if (came_out_right(record, other)) return &site_tied_grad_reduce;
+    }
+    return &site_fsdp_reduce_grad;
 }

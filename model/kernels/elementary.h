@@ -68,8 +68,8 @@ SIMD_INLINE vec_f32 log_f32(vec_f32 x)
     const vec_f32 zero = {0}, one = vec_set_f32(1.0f), half = vec_set_f32(0.5f), infinity = vec_set_f32(__builtin_inff());
     ivec_f32 small = (ivec_f32)(x < vec_set_f32(0x1p-126f));
     vec_f32 scaled = vec_select_f32(small, x * vec_set_f32(0x1p25f), x);
-    ivec_f32 e = ((ivec_f32)scaled - 0x3f3504f3) >> 23; /* the bits of sqrt(1/2) */
-    vec_f32 f = (vec_f32)((ivec_f32)scaled - (ivec_f32)((uvec_f32)e << 23)) - one;
+    ivec_f32 e = (ivec_f32)((uvec_f32)scaled - 0x3f3504f3) >> 23; /* the bits of sqrt(1/2) */
+    vec_f32 f = (vec_f32)((uvec_f32)scaled - ((uvec_f32)e << 23)) - one;
     vec_f32 exponent = __builtin_convertvector(e + (small & -25), vec_f32);
     vec_f32 s = f / (vec_set_f32(2.0f) + f), z = s * s;
     vec_f32 p = vec_set_f32(0x1.ddd4dap-3f);
@@ -89,8 +89,8 @@ SIMD_INLINE vec_f64 log_f64(vec_f64 x)
     const vec_f64 zero = {0}, one = vec_set_f64(1.0), half = vec_set_f64(0.5), infinity = vec_set_f64(__builtin_inf());
     ivec_f64 small = (ivec_f64)(x < vec_set_f64(0x1p-1022));
     vec_f64 scaled = vec_select_f64(small, x * vec_set_f64(0x1p54), x);
-    ivec_f64 e = ((ivec_f64)scaled - 0x3fe6a09e667f3bcd) >> 52;
-    vec_f64 f = (vec_f64)((ivec_f64)scaled - (ivec_f64)((uvec_f64)e << 52)) - one;
+    ivec_f64 e = (ivec_f64)((uvec_f64)scaled - 0x3fe6a09e667f3bcd) >> 52;
+    vec_f64 f = (vec_f64)((uvec_f64)scaled - ((uvec_f64)e << 52)) - one;
     vec_f64 exponent = __builtin_convertvector(e + (small & -54), vec_f64);
     vec_f64 s = f / (vec_set_f64(2.0) + f), z = s * s;
     vec_f64 p = vec_set_f64(0x1.2b5f68a50d903p-3);

@@ -33,12 +33,28 @@
 #define SIMD_BYTES 16
 #endif
 
-/* Before a loop of known length: unroll it whole. (clang unrolls a mere count too late to keep arrays in registers.) */
+/* SIMD_UNROLL stands before a loop of known length: unroll it whole. (clang unrolls a mere count too late to keep arrays
+ * in registers.) SIMD_SPECIALIZE: a function to be compiled for each set of constant arguments. Under sanitizers
+ * neither: their checks, so multiplied, take minutes to compile. */
+#ifdef __clang__
+#define SIMD_SANITIZED (__has_feature(address_sanitizer) || __has_feature(undefined_behavior_sanitizer) || \
+                        __has_feature(memory_sanitizer) || __has_feature(thread_sanitizer))
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SIMD_SANITIZED 1
+#else
+#define SIMD_SANITIZED 0
+#endif
 #define SIMD_PRAGMA(text) _Pragma(#text)
+#if SIMD_SANITIZED
+#define SIMD_UNROLL(n)
+#define SIMD_SPECIALIZE static __attribute__((noinline))
+#else
 #ifdef __clang__
 #define SIMD_UNROLL(n) SIMD_PRAGMA(clang loop unroll(full))
 #else
 #define SIMD_UNROLL(n) SIMD_PRAGMA(GCC unroll n)
+#endif
+#define SIMD_SPECIALIZE static inline __attribute__((always_inline))
 #endif
 
 #define SIMD_INLINE static inline __attribute__((always_inline))

@@ -3,7 +3,7 @@
 
 /* sums += A[:, p from .. to-1] B[p, :], all of it known to the compiler but the depth, so that `sums` lives in registers.
  * masked: row i takes part for first[i] <= p < last[i]. */
-SIMD_INLINE void tile_depth(const int rows, const int vecs, const bool a_transposed, const bool masked,
+SIMD_SPECIALIZE void tile_depth(const int rows, const int vecs, const bool a_transposed, const bool masked,
                             vec sums[12][2], const struct strip *strip, int64_t row, int64_t from, int64_t to)
 {
     const int64_t step_row = a_transposed ? 1 : strip->lda, step_k = a_transposed ? strip->lda : 1, ldb = strip->ldb;
@@ -31,7 +31,7 @@ SIMD_INLINE void tile_depth(const int rows, const int vecs, const bool a_transpo
 }
 
 /* One tile of rows from `row` on. */
-SIMD_INLINE void tile(const int rows, const int vecs, const bool a_transposed, const bool ranged, const struct strip *strip,
+SIMD_SPECIALIZE void tile(const int rows, const int vecs, const bool a_transposed, const bool ranged, const struct strip *strip,
                       int64_t row)
 {
     const int64_t k = strip->k, ldc = strip->ldc, last = strip->columns - (vecs - 1) * VEC_WIDTH;

@@ -10,6 +10,8 @@
  *               each micro-batch at all, none of an earlier step (but where the reduction
  *               was never posted, or gave an earlier result again: fsdp.reduce_grad)       -> pp.grad.flush
  *   tied        both uses of a tied embedding                                              -> tied.grad_reduce
+ *   sum         the numbers: the reduced gradient is the sum of what went in over the divisor, by sketches, which are
+ *               linear; within 64 roundings of the norms that were added                   -> the reduction, as above
  * Multiplicities are integers: the limit is exact. A micro-batch whose measured weight is 0 does not
  * contribute whatever its ledger says (site: pp.loss.scale). The sequences come from the samples (data.sample). */
 #include <math.h>
@@ -21,6 +23,7 @@
 #include "scenarios/check.h"
 #include "scenarios/facts.h"
 #include "scenarios/unit_contribution.h"
+#include "scenarios/unit_values.h"
 
 static void find_at(const struct evidence *e, struct check_output *output, const struct unit_contribution *u, const struct site *site,
                     int microbatch, const char *pattern, const char *text)
@@ -119,7 +122,8 @@ static void check_reduced_members(const struct evidence *e, struct check_output 
     int D = layout_data_ranks(&e->parallel->config.layout), M = e->parallel->config.layout.microbatches;
     bool *lost = memory_zalloc((size_t)M), *flushed = memory_zalloc((size_t)M), *doubled = memory_zalloc((size_t)M);
     bool repeated = unit_contribution_is_repeated(e->parallel, u), called = unit_contribution_was_called(e->parallel, u);
-    const struct site *late = repeated || !called ? &site_fsdp_reduce_grad : &site_pp_grad_flush;
+    const struct site *reduction = unit_contribution_reduction(e->parallel, u->rank, u->step, u->unit);
+    const struct site *late = repeated || !called ? reduction : &site_pp_grad_flush;
     char which[200], text[320];
     int member = -1;
     for (int m = 0; m < M; m++) {
@@ -144,12 +148,12 @@ static void check_reduced_members(const struct evidence *e, struct check_output 
         list_microbatches(lost, M, which, sizeof which);
         snprintf(text, sizeof text, "is updated without what data rank %d contributed to %s", member, which);
         bool each = e->parallel->config.layout.sync == SYNC_EACH_MICROBATCH;
-        find_at(e, output, u, &site_fsdp_reduce_grad, each ? first_of(lost, M) : -1, "missing-ranks", text);
+        find_at(e, output, u, reduction, each ? first_of(lost, M) : -1, "missing-ranks", text);
     }
     if (first_of(doubled, M) >= 0) {
         list_microbatches(doubled, M, which, sizeof which);
         snprintf(text, sizeof text, "is updated with more of %s than went into its reduction", which);
-        find_at(e, output, u, &site_fsdp_reduce_grad, -1, "doubled-ranks", text);
+        find_at(e, output, u, reduction, -1, "doubled-ranks", text);
     }
     if (u->reduced_earlier > 0 && u->local_earlier == 0) {
         snprintf(text, sizeof text, "is updated with gradients of step %d, %s", u->earlier_step,
@@ -192,6 +196,22 @@ static void check_weightless(const struct evidence *e, struct check_output *outp
     }
 }
 
+/* ---- the numbers ---- */
+
+/* Only where ledgers and divisors are as due, so that the sum is the one that must come out. */
+static void check_sum(const struct evidence *e, struct check_output *output, const struct unit_contribution *u,
+                      const struct unit_values *values)
+{
+    const struct record *record = e->parallel;
+    bool tied = u->unit == 0 && record->config.model.tie_embeddings && record->config.layout.pp > 1;
+    if (!facts_divisors_are_due(record, u->rank, u->step, u->unit)) return;
+    double error = unit_values_sum_error(values, u->rank->rank, u->step, u->unit), limit = unit_values_sum_limit(record);
+    check_value(output, error, limit);
+    if (error <= limit) return;
+    find_at(e, output, u, tied ? &site_tied_grad_reduce : &site_fsdp_reduce_grad, -1, "altered",
+            "is updated with a gradient that is not the sum of what went into its reduction");
+}
+
 /* ---- sequences ---- */
 
 static void check_sequences(const struct evidence *e, struct check_output *output, int step)
@@ -229,6 +249,7 @@ static void check_sequences(const struct evidence *e, struct check_output *outpu
 static void run(const struct evidence *e, struct check_output *output)
 {
     const struct record *record = e->parallel;
+    struct unit_values values = unit_values_new(record);
     check_value(output, 0, 0);
     for (int step = 0; step < record->config.train.steps; step++) {
         check_sequences(e, output, step);
@@ -236,15 +257,18 @@ static void run(const struct evidence *e, struct check_output *output)
             for (int unit = 0; unit < unit_count(&record->config.model); unit++) {
                 struct unit_contribution u;
                 if (!unit_contribution_read(record, r, step, unit, &u)) continue;
+                int before = check_findings(output);
                 check_sync(e, output, &u);
                 check_local(e, output, &u);
                 if (u.has_reduced) check_reduced_members(e, output, &u);
                 if (unit == 0 && record->config.model.tie_embeddings) check_uses(e, output, &u);
                 check_weightless(e, output, &u);
+                if (check_findings(output) == before && u.has_reduced) check_sum(e, output, &u, &values);
                 unit_contribution_free(&u);
             }
         }
     }
+    unit_values_free(&values);
 }
 
 const struct check check_contribution = {

@@ -1,8 +1,9 @@
 /* liveness: the run goes on to its end, and leaves nothing behind.
  *
  * At quiescence (no rank can go on; no clock, no time-out) every blocked rank waits for one peer. Following these
- * edges gives the cycles. The site is the purpose of the operations in them, point-to-point before collectives
- * (a collective waits for a member that is stuck elsewhere), then the first in dataflow order; where there is no
+ * edges gives the cycles. The site is the purpose of the operations in them: first one that waits for a rank with which
+ * its purpose never exchanges (another stage in an all-gather); then point-to-point before collectives (a
+ * collective waits for a member that is stuck elsewhere), then the first in dataflow order; where there is no
  * cycle, of all blocked ones. After a run that ended: messages nobody received, transfers nobody waited for. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,6 +39,16 @@ static int mark_cycles(const struct deadlock *deadlock, int ranks, bool *ret_mar
     return count;
 }
 
+/* May this purpose bring these two together? Stages exchange within a data rank, data ranks within a stage. */
+static bool peer_is_due(const struct record *record, const struct blocked *b)
+{
+    const struct rank_record *me = &record->rank[b->rank], *peer = &record->rank[b->peer];
+    bool stages = !strncmp(b->purpose, "pp.", 3) || !strncmp(b->purpose, "tied.", 5);
+    bool data = !strncmp(b->purpose, "fsdp.", 5) || !strcmp(b->purpose, site_loss_token_count_reduce.name);
+    if (stages) return me->data_rank == peer->data_rank;
+    return !data || me->stage == peer->stage;
+}
+
 static bool before(const struct site *a, const struct site *b)
 {
     bool a_direct = a->facets & FACET_POINT_TO_POINT, b_direct = b->facets & FACET_POINT_TO_POINT;
@@ -45,9 +56,14 @@ static bool before(const struct site *a, const struct site *b)
     return model_site_order(a) < model_site_order(b);
 }
 
-static const struct site *site_of(const struct deadlock *deadlock, const bool *marked)
+static const struct site *site_of(const struct record *record, const struct deadlock *deadlock, const bool *marked)
 {
     const struct site *first = NULL;
+    for (int i = 0; i < deadlock->blocked_count; i++) {
+        const struct site *site = marked[deadlock->blocked[i].rank] ? model_site_find(deadlock->blocked[i].purpose) : NULL;
+        if (site && !peer_is_due(record, &deadlock->blocked[i]) && (!first || model_site_order(site) < model_site_order(first))) first = site;
+    }
+    if (first) return first;
     for (int i = 0; i < deadlock->blocked_count; i++) {
         const struct site *site = marked[deadlock->blocked[i].rank] ? model_site_find(deadlock->blocked[i].purpose) : NULL;
         if (site && (!first || before(site, first))) first = site;
@@ -87,7 +103,7 @@ static void find_deadlock(const struct evidence *e, struct check_output *output)
     bool *marked = memory_zalloc((size_t)record->ranks + 1);
     bool cyclic = mark_cycles(deadlock, record->ranks, marked) > 0;
     for (int i = 0; !cyclic && i < deadlock->blocked_count; i++) marked[deadlock->blocked[i].rank] = true;
-    const struct site *site = site_of(deadlock, marked);
+    const struct site *site = site_of(record, deadlock, marked);
     check_value(output, deadlock->blocked_count, 0);
     for (int i = 0; i < deadlock->blocked_count; i++) {
         const struct blocked *b = &deadlock->blocked[i], *peer = blocked_at(deadlock, b->peer);

@@ -5,7 +5,8 @@
  * units. A difference gets a site where its own inputs agree:
  *   layer.forward          a unit's output, where its input, its parameters and their versions agree
  *   layer.backward         a unit's input gradient, per weight of its tokens, where output gradient, input and parameters agree
- *   layer.weight_gradient  a parameter's gradient, where both of these agree for all sequences and every weight is due
+ *   layer.weight_gradient  a parameter's gradient, where both of these agree for all sequences, every weight is
+ *                          due and the reduction gave the sum of what went in
  *   clip.norm_reduce       the norm, where all gradients agree
  *   optimizer.update       a parameter, where gradient, norm and value before agree
  * What only follows from a difference further up has none, and is told once a step. */
@@ -122,14 +123,14 @@ static void find_consequence(const struct evidence *e, struct check_output *outp
     check_find(output, &finding);
 }
 
-static void find_gradients(const struct evidence *e, struct check_output *output, int step)
+static void find_gradients(const struct evidence *e, struct check_output *output, const struct unit_values *values, int step)
 {
     const struct comparison *c = e->comparison;
     int count = 0, worst = -1;
     for (int p = 0; p < c->params; p++) {
         const struct difference *d = comparison_gradient(c, step, p);
         if (!judge(c, output, d)) continue;
-        if (oracle_gradient_inputs_agree(c, step, p)) {
+        if (oracle_gradient_inputs_agree(c, values, step, p)) {
             find_tensor(e, output, &site_layer_weight_gradient, step, p, d, "in step %d the gradient of %s, rows of rank %d, differs from standalone by "
                         "%.3g though activations, their gradients and every weight agree");
             continue;
@@ -188,6 +189,7 @@ static void run(const struct evidence *e, struct check_output *output)
         check_skip(output, "the parallel run did not finish: nothing to compare");
         return;
     }
+    struct unit_values values = unit_values_new(e->parallel);
     find_params(e, output, -1);
     for (int step = 0; step < c->steps; step++) {
         const struct comparison_step *s = &c->step[step];
@@ -196,13 +198,14 @@ static void run(const struct evidence *e, struct check_output *output)
             find_scalar(e, output, NULL, step, &c->loss[step], "loss", s->loss_parallel, s->loss_standalone);
         }
         find_backward(e, output, step);
-        find_gradients(e, output, step);
+        find_gradients(e, output, &values, step);
         if (c->norm[step].known && judge(c, output, &c->norm[step])) {
             find_scalar(e, output, gradients_agree(c, step) ? &site_clip_norm_reduce : NULL, step, &c->norm[step], "gradient norm",
                         s->norm_parallel, s->norm_standalone);
         }
         find_params(e, output, step);
     }
+    unit_values_free(&values);
 }
 
 const struct check check_oracle = {

@@ -11,6 +11,7 @@
 #include "model/sites.h"
 #include "scenarios/check.h"
 #include "scenarios/loss_factors.h"
+#include "scenarios/unit_contribution.h"
 
 static const double limit = 1e-9;
 
@@ -74,7 +75,7 @@ static void check_ledger(const struct evidence *e, struct check_output *output, 
         double declared = loss->seed / divisor;
         if (fabs(term->scale - declared) <= limit * fabs(declared) || !facts_was_reduced(rank, fact->step, fact->unit) ||
             !facts_divisors_are_due(record, rank, fact->step, fact->unit)) continue;
-        struct finding finding = finding_new(&site_fsdp_reduce_grad,
+        struct finding finding = finding_new(unit_contribution_reduction(record, rank, fact->step, fact->unit),
             place_at_unit(&record->config, rank->rank, fact->step, -1, fact->unit));
         finding.expected = declared;
         finding.got = term->scale;

@@ -14,6 +14,7 @@
 #include "model/sites.h"
 #include "scenarios/check.h"
 #include "scenarios/loss_factors.h"
+#include "scenarios/unit_contribution.h"
 
 static double limit_of(const struct record *record)
 {
@@ -90,26 +91,6 @@ static int uses_of(const struct record *record, int unit)
 
 struct probe_case { const struct rank_record *rank; const struct gradient_fact *fact; int data_rank, microbatch; double got, due; };
 
-/* Is there another unit's gradient on this rank whose first probe is as due? Then it is not what all go through. */
-static bool others_are_right(const struct record *record, const struct probe_case *c)
-{
-    size_t at = (size_t)(((c->fact->step & 1) * layout_data_ranks(&record->config.layout) + c->data_rank) *
-                         record->config.layout.microbatches + c->microbatch);
-    for (int i = 0; i < c->rank->gradients.count; i++) {
-        const struct gradient_fact *other = &c->rank->gradients.items[i];
-        if (other->step != c->fact->step || other->stage != GRADIENT_REDUCED || other->unit == 0) continue;
-        if (close_to(other->probe[at] * uses_of(record, 0), c->due, limit_of(record))) return true;
-    }
-    return false;
-}
-
-/* Declared factors and multiplicities give what went in; so it was a reduction: of the tied copies, or of all. */
-static const struct site *reduction_of(const struct record *record, const struct probe_case *c)
-{
-    bool tied = c->fact->unit == 0 && record->config.model.tie_embeddings && record->config.layout.pp > 1;
-    return tied && others_are_right(record, c) ? &site_tied_grad_reduce : &site_fsdp_reduce_grad;
-}
-
 static void find_probe(const struct evidence *e, struct check_output *output, const struct probe_case *c)
 {
     const struct record *record = e->parallel;
@@ -123,7 +104,7 @@ static void find_probe(const struct evidence *e, struct check_output *output, co
     bool reduced = facts_was_reduced(c->rank, c->fact->step, c->fact->unit);
     const struct site *site = on_ledger && (!reduced || times != uses_of(record, c->fact->unit)) ? NULL /* contribution tells where */
         : on_ledger && !facts_divisors_are_due(record, c->rank, c->fact->step, c->fact->unit) ? &site_fsdp_grad_divisor
-        : reduction_of(record, c);
+        : unit_contribution_reduction(record, c->rank, c->fact->step, c->fact->unit);
     struct finding finding = finding_new(site, place_at_unit(&record->config, c->rank->rank, c->fact->step, -1, c->fact->unit));
     struct ratio_sample sample = {facts_numbers(record, c->data_rank, c->fact->step, c->microbatch),
                                   !on_ledger && weight != 0 ? c->got / weight : c->got / c->due};

@@ -1,13 +1,52 @@
 /* version: the weights used in step t are the master weights of step t, everywhere.
  *
  * Every shard of a parameter carries the step whose update it has seen; a gathered unit shows the least and the
- * greatest of its shards, and how many there are. Limit: exact, both = the step, all of the group's, once and
- * unscaled. A finding's site: fsdp.unshard. */
+ * greatest of its shards, and how many there are. What was gathered is, to the bit, what the shards hold after the
+ * step before (by digest). Limit: exact: both = the step, all of the group's shards, once and unscaled, equal
+ * digests. A finding's site: fsdp.unshard. */
 #include "scenarios/check.h"
 #include "scenarios/facts.h"
+#include "scenarios/unit_values.h"
 #include "model/sites.h"
 
 #include <stdlib.h>
+
+/* Due digests, found once for each (step, unit, use, replicate of shards). */
+struct due_digests { struct unit_values values; int steps, units; uint64_t *digest; char *state; /* 0: not looked at, 1: known, 2: none */ };
+
+static bool due_digest(struct due_digests *due, const struct rank_record *rank, int step, int unit, uint64_t *ret_digest)
+{
+    bool copy = unit == 0 && rank->stage > 0;
+    size_t slot = copy ? (size_t)due->units : (size_t)unit;
+    size_t i = ((size_t)rank->replicate * (size_t)due->steps + (size_t)step) * (size_t)(due->units + 1) + slot;
+    if (due->state[i] == 0) due->state[i] = unit_values_digest(&due->values, rank->rank, step - 1, unit, &due->digest[i]) ? 1 : 2;
+    *ret_digest = due->digest[i];
+    return due->state[i] == 1;
+}
+
+static void check_values(const struct evidence *e, struct check_output *output, struct due_digests *due, int rank,
+                         const struct version_fact *fact)
+{
+    uint64_t digest;
+    if (fact->digest == 0 || !due_digest(due, &e->parallel->rank[rank], fact->step, fact->unit, &digest)) return;
+    check_value(output, fact->digest != digest, 0);
+    if (fact->digest == digest) return;
+    char name[32];
+    unit_name(&e->parallel->config.model, fact->unit, name);
+    struct finding finding = finding_new(&site_fsdp_unshard,
+        place_at_unit(&e->parallel->config, rank, fact->step, fact->microbatch, fact->unit));
+    finding_pattern(&finding, "altered");
+    finding_say(&finding, "rank %d computes %s in step %d (%s of micro-batch %d) with other numbers than its shards hold", rank, name,
+                fact->step, fact->backward ? "backward" : "forward", fact->microbatch);
+    check_find(output, &finding);
+}
+
+static bool is_as_due(const struct evidence *e, const struct version_fact *fact)
+{
+    const struct layout *layout = &e->parallel->config.layout;
+    return fact->version_min == fact->step && fact->version_max == fact->step &&
+           fact->shards == (layout->zero == ZERO_3 ? layout->dp_shard : 1);
+}
 
 static void check_one(const struct evidence *e, struct check_output *output, int rank, const struct version_fact *fact)
 {
@@ -46,19 +85,28 @@ static void check_one(const struct evidence *e, struct check_output *output, int
 static void run(const struct evidence *e, struct check_output *output)
 {
     const struct record *record = e->parallel;
+    struct due_digests due = {unit_values_new(record), record->config.train.steps, unit_count(&record->config.model), NULL, NULL};
+    size_t cells = (size_t)record->config.layout.dp_replicate * (size_t)due.steps * (size_t)(due.units + 1);
+    due.digest = memory_zalloc(cells * sizeof *due.digest);
+    due.state = memory_zalloc(cells);
     for (int step = 0; step < record->config.train.steps; step++) {
         for (int r = 0; r < record->ranks; r++) {
             for (int i = 0; i < record->rank[r].versions.count; i++) {
                 const struct version_fact *fact = &record->rank[r].versions.items[i];
-                if (fact->step == step) check_one(e, output, r, fact);
+                if (fact->step != step) continue;
+                check_one(e, output, r, fact);
+                if (is_as_due(e, fact)) check_values(e, output, &due, r, fact);
             }
         }
     }
+    free(due.digest);
+    free(due.state);
+    unit_values_free(&due.values);
 }
 
 const struct check check_version = {
     .id = "version",
-    .proves = "the weights used in step t come from the master weights of step t on every rank, in forward and backward",
+    .proves = "the weights used in step t are the master weights of step t on every rank, whole and to the bit, in forward and backward",
     .tier = "default",
     .run = run,
 };

@@ -49,7 +49,7 @@ static void print_row(void *context, const struct suite *suite, int at)
             terminal_print(t, STYLE_DIM, "  %s%s%s", number_seconds(row->wall_s, wall), row->failed_checks[0] ? "  failed: " : "", row->failed_checks);
         }
         fputc('\n', t->file);
-        print_failure(view, row);
+        if (!passed) print_failure(view, row);
         fflush(t->file);
     }
     progress_count(&view->progress, at + 1, suite->count, "scenarios");

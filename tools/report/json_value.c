@@ -1,4 +1,4 @@
-/* json_value: see the header. cJSON only holds the tree and writes it; no number goes through its own printing. */
+/* json_value: see the header. cJSON holds the tree and escapes texts; no number goes through its own printing. */
 #include "tools/report/json_value.h"
 
 #include <inttypes.h>
@@ -104,13 +104,70 @@ void json_add_list(cJSON *object, const char *key, const char *commas)
     }
 }
 
+/* ---- writing: two blanks a level; a list or object that holds no other one stays on a line if it fits ---- */
+
+enum { LINE_WIDTH = 118, INDENT = 2 };
+
+/* Wholly on one line; its length. file NULL: only counts. */
+static size_t write_flat(FILE *file, const cJSON *value)
+{
+    bool object = cJSON_IsObject(value);
+    if (!object && !cJSON_IsArray(value)) {
+        char *text = cJSON_PrintUnformatted(value);
+        if (!text) memory_failed(1);
+        size_t length = strlen(text);
+        if (file) fputs(text, file);
+        free(text);
+        return length;
+    }
+    size_t length = 2;
+    if (file) fputc(object ? '{' : '[', file);
+    for (const cJSON *child = value->child; child; child = child->next) {
+        if (object) length += strlen(child->string) + 4;
+        if (file && object) fprintf(file, "\"%s\": ", child->string); /* keys are this program's own words */
+        length += write_flat(file, child);
+        if (child->next) length += 2;
+        if (file && child->next) fputs(", ", file);
+    }
+    if (file) fputc(object ? '}' : ']', file);
+    return length;
+}
+
+static bool stays_flat(const cJSON *value, size_t column)
+{
+    for (const cJSON *child = value->child; child; child = child->next) {
+        if (child->child) return false;
+    }
+    return column + write_flat(NULL, value) <= LINE_WIDTH;
+}
+
+static void write_value(FILE *file, const cJSON *value, size_t indent, size_t column)
+{
+    bool object = cJSON_IsObject(value);
+    if (!value->child || stays_flat(value, column)) {
+        write_flat(file, value);
+        return;
+    }
+    fputs(object ? "{\n" : "[\n", file);
+    for (const cJSON *child = value->child; child; child = child->next) {
+        size_t start = indent + INDENT;
+        fprintf(file, "%*s", (int)start, "");
+        if (object) start += (size_t)fprintf(file, "\"%s\": ", child->string);
+        write_value(file, child, indent + INDENT, start);
+        fputs(child->next ? ",\n" : "\n", file);
+    }
+    fprintf(file, "%*s%c", (int)indent, "", object ? '}' : ']');
+}
+
 char *json_finish(cJSON *root)
 {
-    char *text = cJSON_Print(root);
-    if (!text) memory_failed(1);
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    if (!file) memory_failed(1);
+    write_value(file, root, 0, 0);
+    fputc('\n', file);
+    if (fclose(file) != 0) memory_failed(size);
     cJSON_Delete(root);
-    size_t length = strlen(text);
-    text = memory_realloc(text, length + 2);
-    memcpy(text + length, "\n", 2);
     return text;
 }

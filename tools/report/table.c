@@ -44,15 +44,15 @@ static void add_cell(struct table *table, char *text, enum style style, bool gap
 
 void table_add(struct table *table, enum style style, const char *format, ...)
 {
-    va_list list, again;
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    if (!file) memory_failed(1);
+    va_list list;
     va_start(list, format);
-    va_copy(again, list);
-    int length = vsnprintf(NULL, 0, format, list);
-    ASSERT(length >= 0);
-    char *text = memory_alloc((size_t)length + 1);
-    vsnprintf(text, (size_t)length + 1, format, again);
+    vfprintf(file, format, list);
     va_end(list);
-    va_end(again);
+    if (fclose(file) != 0) memory_failed(size);
     add_cell(table, text, style, false);
 }
 

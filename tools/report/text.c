@@ -191,6 +191,7 @@ static void print_diagnosis(const struct report *report, const struct terminal *
     for (int i = 0; i < d->evidence_count && (report->verbose || i < EVIDENCE_SHOWN); i++) {
         const struct evidence_item *e = &d->evidence[i];
         char agree[NUMBER_TEXT], differs[NUMBER_TEXT];
+        if (isnan(e->inputs_agree_to) && isnan(e->differs_by)) continue; /* a deadlock has no numbers */
         snprintf(line, sizeof line, "%s: inputs agree to %s, differs by %s%s%s", e->tensor, number_error(e->inputs_agree_to, agree),
                  number_error(e->differs_by, differs), e->ratio[0] ? ", ratio " : "", e->ratio);
         terminal_paragraph(t, 2, i ? "" : "evidence", LABEL, STYLE_DIM, line);

@@ -1,9 +1,10 @@
 /* text_deadlock: who waits for whom. A cycle is drawn downwards:
  *
- *     +-> rank 2   send to 4        pp.send_activation   pp, call 0   stage 1: 1SEND_F0
- *     |   waits for
- *     |   rank 4   send to 2        pp.send_grad         pp, call 3   stage 2: 2SEND_B0
- *     +-- waits for rank 2 */
+ *     +->  rank 3  sends to 6  pp.send_activation  pp, call 5  step 0, action 9 of 30: SEND_F of micro-batch 2
+ *     |     waits for
+ *     |    rank 6  sends to 3  pp.send_grad        pp, call 5  step 0, action 9 of 30: SEND_B of micro-batch 0
+ *     +--   waits for rank 3 */
+#include <string.h>
 #include "tools/report/report.h"
 #include "tools/report/table.h"
 
@@ -21,7 +22,8 @@ static void add_cells(struct table *table, const char *edge, const struct blocke
 {
     table_add(table, STYLE_BAD, "%s", edge);
     table_add(table, STYLE_BOLD, "rank %d", b->rank);
-    table_add(table, STYLE_PLAIN, "%s, %s %d", b->op ? b->op : "?", b->is_send ? "sends to" : "receives from", b->peer);
+    bool plain = !b->op || !strcmp(b->op, "send") || !strcmp(b->op, "receive"); /* else what it is a part of */
+    table_add(table, STYLE_PLAIN, "%s%s%s %d", plain ? "" : b->op, plain ? "" : ", ", b->is_send ? "sends to" : "receives from", b->peer);
     table_add(table, STYLE_NAME, "%s", b->purpose ? b->purpose : "");
     table_add(table, STYLE_DIM, "%s, call %llu", b->group ? b->group : "?", (unsigned long long)b->sequence);
     table_add(table, STYLE_PLAIN, "%s", b->where ? b->where : "");
