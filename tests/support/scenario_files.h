@@ -42,6 +42,7 @@ static inline void files_teardown(void)
 
 static inline void files_write(const char *name, const void *bytes, size_t count)
 {
+    remove(files_path(name)); /* writing over a file makes some file systems wait for the disk */
     FILE *file = fopen(files_path(name), "wb");
     ck_assert_ptr_nonnull(file);
     ck_assert_uint_eq(fwrite(bytes, 1, count, file), count);

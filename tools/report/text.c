@@ -204,7 +204,7 @@ static void print_diagnosis(const struct report *report, const struct terminal *
                                  number_error(d->candidates[i].score, score));
     }
     if (d->candidates_count) terminal_paragraph(t, 2, "candidates", LABEL, STYLE_DIM, line);
-    if (d->next[0]) terminal_paragraph(t, 2, "look next at", LABEL, STYLE_DIM, d->next);
+    if (d->next[0]) terminal_paragraph(t, 2, "next", LABEL, STYLE_DIM, d->next);
     fputc('\n', t->file);
 }
 
