@@ -53,7 +53,8 @@ static bool path_available(const struct path *path)
 #if OPS_X86
     if (strcmp(path->name, "avx512") == 0)
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("fma");
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("fma");
     if (strcmp(path->name, "avx2") == 0)
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #endif
@@ -75,8 +76,9 @@ static int leading(int64_t value)
 }
 
 #define OPS_OPENBLAS_GEMM(suffix, real, function) \
-    static void gemm_openblas_##suffix(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const void *a, \
-                                       int64_t lda, const void *b, int64_t ldb, bool accumulate, void *c, int64_t ldc) \
+    static void gemm_openblas_##suffix(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, \
+                                       const void *a, int64_t lda, const void *b, int64_t ldb, bool accumulate, \
+                                       void *c, int64_t ldc) \
     { \
         if (k == 0 && !accumulate) \
             for (int64_t i = 0; i < m; i++) \

@@ -131,8 +131,8 @@ void record_free(struct record *record);   /* accepts NULL */
 
 struct param_table param_table_new(const struct model_config *model, struct arena *arena);
 
-/* A parameter's values into a running digest (0 at first), by their vector_sketch: the same on every CPU path. */
-uint64_t version_digest(uint64_t digest, const double sketch[5]);
+/* A parameter's values into a running digest (0 at first), by their vector_checksum. */
+uint64_t version_digest(uint64_t digest, uint64_t checksum);
 
 /* ---- what follows from the layout alone ---- */
 int layout_stage_of_unit(const struct layout *layout, const struct model_config *model, int unit);

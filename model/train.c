@@ -48,22 +48,38 @@ static struct record *record_new(const struct run_config *config)
     return record;
 }
 
-static bool load_initial(struct run *run, void **values, struct error *error)
+struct initial { enum format storage; uint64_t seed; struct arena *arena; void **values; };
+
+struct initial *initial_new(const struct run_config *config, struct error *error)
 {
-    const struct model_config *model = &run->config->model;
-    struct safetensors *file = NULL;
-    if (model->weights[0] && !(file = safetensors_open(model->weights, error))) return false;
-    bool good = true;
-    for (int i = 0; good && i < run->params.count; i++) {
-        const struct param *p = &run->params.params[i];
-        struct tensor into = p->info.dims == 1 ? tensor_1d(NULL, run->ops->storage, p->rows)
-                                               : tensor_2d(NULL, run->ops->storage, p->rows, p->columns);
-        into.data = values[i] = arena_alloc(run->record->arena, (size_t)tensor_bytes(into));
+    const struct model_config *model = &config->model;
+    struct initial *initial = memory_zalloc(sizeof *initial);
+    initial->storage = format_traits[config->format].storage;
+    initial->seed = config->seed;
+    initial->arena = arena_new("initial values", false);
+    struct param_table params = param_table_new(model, initial->arena);
+    initial->values = arena_zalloc(initial->arena, (size_t)params.count * sizeof *initial->values);
+    struct safetensors *file = model->weights[0] ? safetensors_open(model->weights, error) : NULL;
+    bool good = !model->weights[0] || file;
+    for (int i = 0; good && i < params.count; i++) {
+        const struct param *p = &params.params[i];
+        struct tensor into = p->info.dims == 1 ? tensor_1d(NULL, initial->storage, p->rows)
+                                               : tensor_2d(NULL, initial->storage, p->rows, p->columns);
+        into.data = initial->values[i] = arena_alloc(initial->arena, (size_t)tensor_bytes(into));
         if (file) good = safetensors_read(file, p->info.name, p->info.dims, p->info.shape, into, error);
-        else param_initial(&p->info, model, run->config->seed, into);
+        else param_initial(&p->info, model, config->seed, into);
     }
     safetensors_close(file);
-    return good;
+    if (good) return initial;
+    initial_free(initial);
+    return NULL;
+}
+
+void initial_free(struct initial *initial)
+{
+    if (!initial) return;
+    arena_free(initial->arena);
+    free(initial);
 }
 
 static void count_valid(struct record *record, const struct data *data)
@@ -136,12 +152,14 @@ struct record *train_run(const struct run_config *config, struct site_plan *plan
                       .params = record->params, .schedule = schedule_find(config->layout.schedule)};
     ASSERT(run.schedule);
     run.ops = ops_get(config->format, options->cpu_path, options->gemm ? options->gemm : "fixed", error);
-    void **initial = arena_zalloc(record->arena, (size_t)run.params.count * sizeof *initial);
-    run.initial = initial;
-    if (!run.ops || !load_initial(&run, initial, error)) {
+    struct initial *own = run.ops && !options->initial ? initial_new(config, error) : NULL;
+    const struct initial *initial = options->initial ? options->initial : own;
+    if (!run.ops || !initial) {
         record_free(record);
         return NULL;
     }
+    ASSERT(initial->storage == run.ops->storage && initial->seed == config->seed);
+    run.initial = initial->values;
     run.data = data_pack(&config->data, config->model.seq, (int64_t)config->train.steps * config->train.global_batch, record->arena);
     count_valid(record, &run.data);
     run.programs = arena_zalloc(record->arena, (size_t)record->ranks * sizeof(struct program *));
@@ -150,11 +168,13 @@ struct record *train_run(const struct run_config *config, struct site_plan *plan
         .stop = options->stop};
     struct machine *machine = machine_new(&machine_options, error);
     if (!machine) {
+        initial_free(own);
         record_free(record);
         return NULL;
     }
     record->outcome = machine_run(machine, program_main, &run, error);
     for (int r = 0; r < record->ranks; r++) program_free(run.programs[r]);
+    initial_free(own);
     record->cpu_path = run.ops->cpu_path;
     record->gemm = run.ops->gemm_name;
     record->openblas_core = strcmp(run.ops->gemm_name, "openblas") ? NULL : ops_openblas_core();

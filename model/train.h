@@ -6,7 +6,13 @@
 #include "model/record.h"
 #include "sim/site.h"
 
+/* Initial values of every parameter, whole, in one storage: by seed and name, or from model.weights. */
+struct initial;
+struct initial *initial_new(const struct run_config *config, struct error *error); /* caller owns; NULL and an error */
+void initial_free(struct initial *initial);                                          /* accepts NULL */
+
 struct train_options {
+    const struct initial *initial;         /* of this seed, model and format, to share between runs; NULL: the run makes its own */
     int threads;
     uint64_t interleave;
     const char *cpu_path, *gemm;           /* NULL: best, "fixed" */

@@ -83,12 +83,10 @@ void *unit_probes(const struct unit *unit, enum format storage)
     return at(unit->grad, unit->full_count, storage);
 }
 
-/* Each parameter's sketch in turn, of the full parameters or of the accumulated gradients. */
-static void sketch_param(const struct unit *unit, const struct unit_context *context, int i, bool gradient, double ret[5])
+static void sketch_gradient(const struct unit *unit, const struct unit_context *context, int i, double ret[5])
 {
-    enum format storage = context->ops->storage;
     const struct unit_param *p = &unit->params[i];
-    context->ops->vector_sketch(ret, at(gradient ? unit->grad : unit->full, p->full_at, storage), (size_t)(p->rows * p->columns));
+    context->ops->vector_sketch(ret, at(unit->grad, p->full_at, context->ops->storage), (size_t)(p->rows * p->columns));
 }
 
 static void note_versions(const struct unit *unit, const struct unit_context *context, struct where where, bool backward,
@@ -104,9 +102,9 @@ static void note_versions(const struct unit *unit, const struct unit_context *co
         if (unit->full_version.terms[i].times == 1 && unit->full_version.terms[i].scale == 1) fact.shards++;
     }
     for (int i = 0; gathered && i < unit->count; i++) {
-        double sketch[5];
-        sketch_param(unit, context, i, false, sketch);
-        fact.digest = version_digest(fact.digest, sketch);
+        const struct unit_param *p = &unit->params[i];
+        const void *values = at(unit->full, p->full_at, context->ops->storage);
+        fact.digest = version_digest(fact.digest, context->ops->vector_checksum(values, (size_t)(p->rows * p->columns)));
     }
     record_push(context->record, versions, fact);
 }
@@ -169,7 +167,7 @@ void unit_record_gradient(const struct unit *unit, const struct unit_context *co
     }
     for (int i = 0; stage == GRADIENT_LOCAL && i < unit->count; i++) {
         double sketch[5];
-        sketch_param(unit, context, i, true, sketch);
+        sketch_gradient(unit, context, i, sketch);
         for (int k = 0; k < 5; k++) fact.sketch[k] += sketch[k];
         fact.finite = fact.sketch[4] - fact.sketch[4] == 0;
     }

@@ -18,7 +18,6 @@ struct evidence {
 struct check_output;                               /* collects findings; see check_find */
 void check_find(struct check_output *output, const struct finding *finding); /* copied; check's id is filled in */
 void check_value(struct check_output *output, double value, double limit);   /* keeps the largest value/limit */
-int check_findings(const struct check_output *output);                       /* how many so far */
 void check_skip(struct check_output *output, const char *why);
 
 struct check {

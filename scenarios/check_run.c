@@ -62,11 +62,6 @@ void check_find(struct check_output *output, const struct finding *finding)
     output->findings[output->kept++].check = output->check->id;
 }
 
-int check_findings(const struct check_output *output)
-{
-    return output->count;
-}
-
 /* Which of two (value, limit) pairs is worse; what is not a number is worst. */
 static bool worse(double value, double limit, double than_value, double than_limit)
 {

@@ -21,17 +21,38 @@ static int site_key(const struct site *site)
     return order < 0 ? INT_MAX : order;
 }
 
+static bool earlier(const struct finding *a, const struct finding *b)
+{
+    if (step_key(a) != step_key(b)) return step_key(a) < step_key(b);
+    return site_key(a->site) < site_key(b->site);
+}
+
+/* Once the calls of a group no longer fit together, every number behind is another's: so the mismatch itself is the
+ * cause, or the decision that made this rank call. NULL where something was wrong in an earlier step. */
+static const struct finding *first_mismatch(const struct result *result, const struct finding *best)
+{
+    const struct finding *mismatch = NULL, *decision = NULL;
+    for (int i = 0; i < result->findings_count; i++) {
+        const struct finding *f = &result->findings[i];
+        if (f->site && !strcmp(f->check, "collective-match") && (!mismatch || step_key(f) < step_key(mismatch))) mismatch = f;
+    }
+    if (!mismatch || step_key(best) < step_key(mismatch)) return NULL;
+    for (int i = 0; i < result->findings_count && !decision; i++) {
+        const struct finding *f = &result->findings[i];
+        if (f->site == &site_fsdp_sync_now && step_key(f) == step_key(mismatch) && f->place.rank == mismatch->place.rank) decision = f;
+    }
+    return decision ? decision : mismatch;
+}
+
 static const struct finding *first_finding(const struct result *result)
 {
     const struct finding *best = NULL;
     for (int i = 0; i < result->findings_count; i++) {
         const struct finding *f = &result->findings[i];
-        if (!f->site) continue;
-        bool earlier = !best || step_key(f) < step_key(best) ||
-                       (step_key(f) == step_key(best) && site_key(f->site) < site_key(best->site));
-        if (earlier) best = f;
+        if (f->site && (!best || earlier(f, best))) best = f;
     }
-    return best;
+    const struct finding *mismatch = best ? first_mismatch(result, best) : NULL;
+    return mismatch ? mismatch : best;
 }
 
 /* Nothing says where: the last place that a difference could have come from. Loss before gradients before
@@ -51,13 +72,21 @@ static struct finding guess(const struct evidence *evidence, const struct result
     return finding;
 }
 
+/* A mismatch speaks for itself: what else is found at its site may be its consequence. */
+static bool is_mismatch(const struct finding *f)
+{
+    return !strcmp(f->check, "collective-match");
+}
+
 static bool in_group(const struct finding *f, const struct finding *first)
 {
+    if (is_mismatch(first) && !is_mismatch(f)) return false;
     return f->site == first->site && step_key(f) == step_key(first);
 }
 
 static bool of_component(const struct finding *f, const struct finding *first)
 {
+    if (is_mismatch(first) && !is_mismatch(f)) return false;
     return f->site && step_key(f) == step_key(first) && !strcmp(f->site->component, first->site->component);
 }
 

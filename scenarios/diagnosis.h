@@ -3,7 +3,8 @@
  * Every finding carries the site where, by dataflow, the inputs still agreed and the output did not. A wrong place
  * makes everything behind it differ too: so findings are grouped by (step, site), and the group taken is that of
  * the first step, of these the first in the dataflow order of the sites (model/sites.def). Findings without a step (a
- * deadlock, what was left over) come last. The component is the site's; the ranks are those of all findings of
+ * deadlock, what was left over) come last; calls of a group that do not fit together come first in their step, since
+ * whatever is read after them is another call's, and of these the decision to call. The component is the site's; the ranks are those of all findings of
  * that step with this component; microbatch and layer are the first places, -1 where it is not a matter of
  * micro-batches, or all units of these ranks are concerned.
  *

@@ -2,7 +2,8 @@
  * what to look at next. In the sentences stand
  *   {Ranks} {ranks}  "Rank 6", "ranks 6 and 7"       {unit}   "layer 3"; "every unit" where all are concerned
  *   {ratio}          "1/M" with its letters explained {step}   the step       {first} the first finding's own sentence
- *   {mb}             "micro-batch 2", "every micro-batch"     {name} the scenario's file is not known here: SCENARIO */
+ *   {mb}             "micro-batch 2", "every micro-batch"     {s} {es} {do} {their}  by the number of ranks
+ * The scenario's file is not known here: SCENARIO stands for it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,29 +16,29 @@
 struct words { const char *site, *pattern /* NULL: any */, *summary, *next; };
 
 static const struct words table[] = {
-    {"data.sample", "same-samples", "{Ranks} read the samples of data rank 0 instead of their own, so some sequences of step {step} are trained on "
+    {"data.sample", "same-samples", "{Ranks} read{s} the samples of data rank 0 instead of {their} own, so some sequences of step {step} are trained on "
      "several times and others never", "look where the sampler gets its rank and its number of replicas: it needs the data rank, not a constant"},
     {"data.sample", "stages-differ", "{Ranks} and the first stage read different batches for one micro-batch",
      "look at how the data loaders of first and last stage are seeded and advanced"},
-    {"data.sample", NULL, "{Ranks} read other sequences than are due to their data rank and micro-batch: {first}",
+    {"data.sample", NULL, "{Ranks} read{s} other sequences than are due to {their} data rank and micro-batch: {first}",
      "look at the index that the sampler computes from step, data rank and micro-batch"},
-    {"fsdp.unshard", "stale-version", "{Ranks} compute {unit} in step {step} with parameters gathered before the optimizer's last update",
+    {"fsdp.unshard", "stale-version", "{Ranks} compute{s} {unit} in step {step} with parameters gathered before the optimizer's last update",
      "look at where the all-gather is started ahead: it must wait for the update of the shards it reads"},
     {"fsdp.unshard", NULL, "The gathered parameters of {unit} on {ranks} are not those of step {step}: {first}",
      "look at the all-gather of this unit: who takes part, from which buffer, and whether it is waited for"},
     {"pp.send_activation", "deadlock", "{Ranks} wait for each other for ever while activations go from stage to stage: {first}",
      "look at the order of send and receive on the two stages: with blocking sends one of two neighbours must receive first"},
-    {"pp.send_activation", NULL, "{Ranks} compute {unit} on an activation that is not the one the stage before sent: {first}",
+    {"pp.send_activation", NULL, "{Ranks} compute{s} {unit} on an activation that is not the one the stage before sent: {first}",
      "look at the receive of this stage: its buffer, its tag, and whether it is waited for before the forward"},
     {"layer.forward", NULL, "The output of {unit} on {ranks} is wrong in step {step}, {mb}, though its input and parameters agree with the "
      "standalone run", "look at the forward of this layer: what it reads beside its input and parameters"},
-    {"loss.token_count_reduce", NULL, "{Ranks} do not know the number of valid tokens of the whole step: {first}",
+    {"loss.token_count_reduce", NULL, "{Ranks} {do} not know the number of valid tokens of the whole step: {first}",
      "look at the all-reduce of the token count: over all data ranks, a sum, before the first micro-batch"},
-    {"loss.denominator", "N/N_all", "{Ranks} divide the summed loss by all positions, padding and ignored ones too: every token weighs {ratio} of "
+    {"loss.denominator", "N/N_all", "{Ranks} divide{s} the summed loss by all positions, padding and ignored ones too: every token weighs {ratio} of "
      "what is due", "look at the count behind the denominator: it must leave out what the loss ignores"},
-    {"loss.denominator", "N/N_unshifted", "{Ranks} count the labels before they are shifted, so that the last token of each document counts too: "
+    {"loss.denominator", "N/N_unshifted", "{Ranks} count{s} the labels before they are shifted, so that the last token of each document counts too: "
      "every token weighs {ratio} of what is due", "look at the count behind the denominator: count targets that the loss uses, after the shift"},
-    {"loss.denominator", NULL, "{Ranks} divide the summed loss by another number than the valid tokens of the step: every token weighs {ratio} of "
+    {"loss.denominator", NULL, "{Ranks} divide{s} the summed loss by another number than the valid tokens of the step: every token weighs {ratio} of "
      "what is due", "look at the denominator of the loss; 'hpsim explain loss SCENARIO' shows every factor"},
     {"pp.loss.scale", "N/(n*M*D)", "On {ranks} the loss is a mean of the micro-batches' own means: a token weighs {ratio} of what is due, so the "
      "fewer valid tokens its micro-batch has, the more it weighs",
@@ -49,36 +50,36 @@ static const struct words table[] = {
     {"pp.loss.scale", "0", "On {ranks} the loss of {mb} is multiplied by 0: it contributes nothing", "look at which loss backward is called on"},
     {"pp.loss.scale", NULL, "On {ranks} the loss of {mb} is multiplied by {pattern} beside 1/N: each token's weight is {ratio} {relative}",
      "'hpsim explain loss SCENARIO' shows every factor; look where the schedule divides the loss by the number of micro-batches"},
-    {"loss.report_reduce", NULL, "The loss that {ranks} report in step {step} is {ratio} of the mean over all valid tokens; gradients are not concerned",
+    {"loss.report_reduce", NULL, "The loss that {ranks} report{s} in step {step} is {ratio} of the mean over all valid tokens; gradients are not concerned",
      "look at the reduction of the printed loss: over which ranks, and whether stages without a loss are counted"},
-    {"pp.send_grad", NULL, "{Ranks} go on in backward with a gradient that is not the one the next stage sent: {first}",
+    {"pp.send_grad", NULL, "{Ranks} go{es} on in backward with a gradient that is not the one the next stage sent: {first}",
      "look at the receive of the output gradient on this stage: its buffer, its tag, and whether it is waited for"},
     {"layer.backward", NULL, "The input gradient of {unit} on {ranks} is wrong in step {step}, {mb}, though its output gradient, input and parameters agree",
      "look at the backward of this layer; a numeric derivative of it alone would show the same"},
     {"layer.weight_gradient", NULL, "The weight gradient of {unit} is wrong in step {step} though its inputs, output gradients and all weights agree: {first}",
      "look at the weight gradient of this layer, and at what else writes to its buffer"},
-    {"pp.grad.clear", "missing-microbatch", "{Ranks} empty the gradient between micro-batches: some of them never reach a reduction: {first}",
+    {"pp.grad.clear", "missing-microbatch", "{Ranks} clear{s} the gradient between micro-batches: some of them never reach a reduction: {first}",
      "look for the call that sets gradients to none or zero inside the loop over micro-batches"},
-    {"pp.grad.clear", NULL, "{Ranks} do not empty the gradient after it was reduced: {first}",
+    {"pp.grad.clear", NULL, "{Ranks} {do} not empty the gradient after it was reduced: {first}",
      "look where the accumulator is zeroed after its reduction, at the last micro-batch too"},
-    {"fsdp.sync_now", "never", "{Ranks} never reduce their gradients over the data ranks in step {step}: {first}",
+    {"fsdp.sync_now", "never", "{Ranks} never reduce{s} {their} gradients over the data ranks in step {step}: {first}",
      "look at the switch that tells a stage's units that this backward is the last: it does not reach them"},
-    {"fsdp.sync_now", NULL, "{Ranks} reduce gradients after the wrong micro-batch in step {step}: {first}",
+    {"fsdp.sync_now", NULL, "{Ranks} reduce{s} gradients after the wrong micro-batch in step {step}: {first}",
      "look at how the last micro-batch is recognised: count backwards, do not compare an index"},
     {"fsdp.reduce_grad", NULL, "The reduction of gradients over the data ranks goes wrong on {ranks} in step {step}: {first}",
      "look at this reduction: its group, its operation, its buffer, and whether it is waited for"},
-    {"fsdp.grad_divisor", NULL, "{Ranks} divide the reduced gradient of {unit} by the wrong number: it is {ratio} of what is due",
+    {"fsdp.grad_divisor", NULL, "{Ranks} divide{s} the reduced gradient of {unit} by the wrong number: it is {ratio} of what is due",
      "look at whether an averaging reduction meets a loss that already carries 1/N, or both divide"},
-    {"pp.grad.flush", NULL, "{Ranks} end the backward of step {step} without waiting for its last gradient reductions: {first}",
+    {"pp.grad.flush", NULL, "{Ranks} end{s} the backward of step {step} without waiting for its last gradient reductions: {first}",
      "look at the end of the stage's backward: every outstanding reduction must be waited for and added before the optimizer"},
-    {"tied.grad_reduce", NULL, "{Ranks} update their copies of the tied embedding without each other's gradient: {first}",
+    {"tied.grad_reduce", NULL, "{Ranks} update{s} {their} copy of the tied embedding without the other copy's gradient: {first}",
      "look at the all-reduce between first and last stage: it must act on the parameters that the optimizer updates"},
-    {"clip.norm_reduce", "per-stage", "{Ranks} take the norm of their own pipeline stage for the whole: each stage clips with its own coefficient",
+    {"clip.norm_reduce", "per-stage", "{Ranks} take{s} the norm of {their} own pipeline stage for the whole: each stage clips with its own coefficient",
      "look at the group of the norm's reduction: it must hold the pipeline stages too"},
     {"clip.norm_reduce", NULL, "The gradient norm on {ranks} is not that of all gradients in step {step}: {first}",
      "look at the reduction of the norm: which ranks, and whether shared parameters count once"},
-    {"clip.coefficient", NULL, "{Ranks} clip with a coefficient that does not follow from the norm: {first}", "look at the formula min(1, max_norm / (norm + 1e-6))"},
-    {"optimizer.owns", NULL, "{Ranks} do not update each parameter exactly once in step {step}: {first}", "look at the list of parameters of each rank's optimizer"},
+    {"clip.coefficient", NULL, "{Ranks} clip{s} with a coefficient that does not follow from the norm: {first}", "look at the formula min(1, max_norm / (norm + 1e-6))"},
+    {"optimizer.owns", NULL, "{Ranks} {do} not update each parameter exactly once in step {step}: {first}", "look at the list of parameters of each rank's optimizer"},
     {"optimizer.update", NULL, "Parameters on {ranks} differ after the update of step {step} though gradients, norm and values before agree: {first}",
      "look at the optimizer: its state, its hyper-parameters per group, the format it computes in"},
 };
@@ -163,8 +164,13 @@ static void say_name(const struct speaker *s, const char *name, size_t length, c
 {
     const struct diagnosis *d = s->diagnosis;
     int step = d->place.step;
+    bool one = d->ranks_count == 1;
     text[0] = '\0';
-    if (!strncmp(name, "Ranks", length)) {
+    if (length <= 2 && name[0] != 'm') {
+        snprintf(text, size, "%s", !strncmp(name, "do", length) ? (one ? "does" : "do") : !one ? "" : name[0] == 's' ? "s" : "es");
+    } else if (!strncmp(name, "their", length)) {
+        snprintf(text, size, one ? "its" : "their");
+    } else if (!strncmp(name, "Ranks", length)) {
         say_ranks(d, true, text, size);
     } else if (!strncmp(name, "ranks", length)) {
         say_ranks(d, false, text, size);

@@ -37,7 +37,8 @@ static void add_run(const struct run_config *config, const struct layout *layout
     ret->history += width * count * copies * (2 * steps + 1);
     ret->history += steps * units * data_ranks * (64 * data_ranks * microbatches + 256 * microbatches);
     ret->history += steps * units * config->train.global_batch * 3 * 96;
-    ret->activations += width * data_ranks * tokens_here * (in_flight * m->layers * layer_activation(m) + 3.0 * m->vocab);
+    ret->activations +=
+        width * data_ranks * tokens_here * (in_flight * m->layers * layer_activation(m) + 3.0 * m->vocab);
     ret->data += tokens * steps * (12 + 16);
     ret->ranks += 512e3 * layout_ranks(layout);
 }

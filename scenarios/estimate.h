@@ -4,7 +4,10 @@
 
 #include "model/config.h"
 
-struct estimate { double parameters; /* of the model, a count */ double state, history, activations, data, ranks; /* bytes */ };
+struct estimate {
+    double parameters;                              /* of the model, a count */
+    double state, history, activations, data, ranks; /* bytes */
+};
 
 /* Both runs together. In floating point, so that no product overflows. */
 struct estimate estimate_run(const struct run_config *config);

@@ -19,14 +19,16 @@ struct run_pair { struct record *parallel, *standalone; };
 
 /* One run at one format; NULL where it could not be made or was stopped. plan is the caller's to free. */
 static struct record *run_one(const struct scenario *scenario, const struct experiment_options *options, bool standalone,
-                              enum format format, struct site_plan **ret_plan, struct error *error)
+                              enum format format, const struct initial *initial, struct site_plan **ret_plan, struct error *error)
 {
     struct run_config config = scenario->config;
     config.format = format;
     if (standalone) config.layout = layout_standalone(&config.model);
     *ret_plan = scenario_plan(scenario, standalone, layout_ranks(&config.layout), error);
     if (error_is_set(error)) return NULL;
-    struct record *record = train_run(&config, *ret_plan, &options->train, error);
+    struct train_options train = options->train;
+    train.initial = initial;
+    struct record *record = train_run(&config, *ret_plan, &train, error);
     if (record && record->outcome == MACHINE_STOPPED) {
         record_free(record);
         return NULL;
@@ -39,9 +41,13 @@ static bool run_both(const struct scenario *scenario, const struct experiment_op
 {
     *ret_pair = (struct run_pair){0};
     *ret_plans = (struct experiment_plans){0};
-    ret_pair->parallel = run_one(scenario, options, false, format, &ret_plans->parallel, error);
-    if (!ret_pair->parallel) return false;
-    ret_pair->standalone = run_one(scenario, options, true, format, &ret_plans->standalone, error);
+    struct run_config config = scenario->config;
+    config.format = format;
+    struct initial *initial = initial_new(&config, error);
+    if (!initial) return false;
+    ret_pair->parallel = run_one(scenario, options, false, format, initial, &ret_plans->parallel, error);
+    if (ret_pair->parallel) ret_pair->standalone = run_one(scenario, options, true, format, initial, &ret_plans->standalone, error);
+    initial_free(initial);
     return ret_pair->standalone != NULL;
 }
 

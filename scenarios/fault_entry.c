@@ -79,7 +79,8 @@ static void hint_applicable(struct entry *e, const struct site *site)
     struct phrase phrase = {hint, sizeof hint, 0};
     phrase_add(&phrase, "%s can do wrong:", site->name);
     for (int i = 0; i < deviation_registry_count(); i++) {
-        if (deviation_applies(deviation_registry_at(i), site)) phrase_add(&phrase, " %s", deviation_registry_at(i)->name);
+        if (deviation_applies(deviation_registry_at(i), site))
+            phrase_add(&phrase, " %s", deviation_registry_at(i)->name);
     }
     error_hint(e->reader->error, "%s", hint);
 }
@@ -98,8 +99,8 @@ static bool fail_deviation_name(struct entry *e, const struct site *site, const 
     }
     const char *near = spelling_nearest(name, names, count), *kind = site_kind_names[site->kind];
     if (other) {
-        reader_fail(e->reader, path, "'%s' is for sites of kind %s; '%s' is of kind %s", shown, site_kind_names[other->kind],
-                    site->name, kind);
+        reader_fail(e->reader, path, "'%s' is for sites of kind %s; '%s' is of kind %s", shown,
+                    site_kind_names[other->kind], site->name, kind);
     } else if (near) {
         reader_fail(e->reader, path, "unknown deviation '%s'; did you mean '%s'?", shown, near);
     } else {
@@ -121,8 +122,8 @@ static bool find_deviation(struct entry *e, const char *name, const char *key)
         struct phrase missing_phrase = {missing, sizeof missing, 0}, has_phrase = {has, sizeof has, 0};
         add_facets(deviation->needs & ~site->facets, &missing_phrase);
         add_facets(site->facets, &has_phrase);
-        reader_fail(e->reader, path, "'%s' does not apply to '%s': it needs the facet %s; the site has: %s", name, site->name,
-                    missing, has);
+        reader_fail(e->reader, path, "'%s' does not apply to '%s': it needs the facet %s; the site has: %s", name,
+                    site->name, missing, has);
         hint_applicable(e, site);
         return false;
     }
@@ -136,7 +137,8 @@ static bool resolve_names(struct entry *e)
     struct fault_draft *d = &e->draft;
     char path[PATH_TEXT], *colon = strchr(d->fault, ':');
     if (d->fault[0] && (d->site[0] || d->deviation[0])) {
-        return reader_fail(e->reader, path_of(e, "fault", path), "'fault' and 'site' are both given; one of them is allowed");
+        return reader_fail(e->reader, path_of(e, "fault", path),
+                           "'fault' and 'site' are both given; one of them is allowed");
     }
     if (colon) {
         *colon = 0;
@@ -149,8 +151,11 @@ static bool resolve_names(struct entry *e)
         return d->entry.fault || fail_fault_name(e, d->fault);
     }
     if (!d->site[0] || !d->deviation[0]) {
-        return reader_fail(e->reader, path_of(e, "", path), "'%s' is missing; allowed: 'fault' alone, or 'site' and 'do'",
-                           d->site[0] ? "do" : d->deviation[0] ? "site" : "fault");
+        return reader_fail(e->reader, path_of(e, "", path),
+                           "'%s' is missing; allowed: 'fault' alone, or 'site' and 'do'",
+                           d->site[0]        ? "do"
+                           : d->deviation[0] ? "site"
+                                             : "fault");
     }
     d->entry.site = find_site(e, d->site, "site");
     return d->entry.site && find_deviation(e, d->deviation, "do");
@@ -219,7 +224,7 @@ static bool fail_parameter(struct entry *e, const char *name, unsigned takes)
                        takes ? list : "nothing");
 }
 
-/* An expression must be one, and be a finite number for any layout; a message can only be scaled by what the layout tells. */
+/* An expression must be one and give a finite number; a message can only be scaled by what the layout tells. */
 static bool check_expression(struct entry *e)
 {
     struct layout any = {.pp = 2, .dp_replicate = 1, .dp_shard = 2, .microbatches = 2};
@@ -229,10 +234,13 @@ static bool check_expression(struct entry *e)
     double value = 0;
     char path[PATH_TEXT];
     path_of(e, "factor", path);
-    if (!factor_parse(e->draft.entry.text, &numbers, &value, &error)) return reader_fail(e->reader, path, "%s", error.message);
+    if (!factor_parse(e->draft.entry.text, &numbers, &value, &error))
+        return reader_fail(e->reader, path, "%s", error.message);
     if (isnan(value) && communication) {
-        return reader_fail(e->reader, path, "'%s' reads the data's counts; at a communication site M, D, P, C, T, E, A and numbers are allowed",
-                           e->draft.entry.text);
+        return reader_fail(
+            e->reader, path,
+            "'%s' reads the data's counts; at a communication site M, D, P, C, T, E, A and numbers are allowed",
+            e->draft.entry.text);
     }
     return isfinite(value) || reader_fail(e->reader, path, "'%s' is not a finite number", e->draft.entry.text);
 }
@@ -260,11 +268,15 @@ static bool resolve_parameters(struct entry *e)
     }
     const cJSON *factor = cJSON_GetObjectItemCaseSensitive(e->item, "factor");
     d->entry.has_value = cJSON_GetObjectItemCaseSensitive(e->item, "value") != NULL;
-    if (factor && d->entry.has_value) return reader_fail(e->reader, path_of(e, "value", path), "'factor' and 'value' are both given; one of them is allowed");
+    if (factor && d->entry.has_value)
+        return reader_fail(e->reader, path_of(e, "value", path),
+                           "'factor' and 'value' are both given; one of them is allowed");
     if (factor && !resolve_factor(e, factor)) return false;
-    bool shift = d->entry.deviation && d->entry.deviation->kind == SITE_TENSOR && !strcmp(d->entry.deviation->name, "shift");
+    bool shift =
+        d->entry.deviation && d->entry.deviation->kind == SITE_TENSOR && !strcmp(d->entry.deviation->name, "shift");
     if (shift && d->entry.has_value && (fabs(d->entry.value) > 1e9 || floor(d->entry.value) != d->entry.value)) {
-        return reader_fail(e->reader, path_of(e, "value", path), "%.15g found; allowed: an integer from -1000000000 to 1000000000", d->entry.value);
+        return reader_fail(e->reader, path_of(e, "value", path),
+                           "%.15g found; allowed: an integer from -1000000000 to 1000000000", d->entry.value);
     }
     const char *word = d->group[0] ? d->group : d->op[0] ? d->op : d->format;
     if (word[0]) snprintf(d->entry.text, sizeof d->entry.text, "%s", word);
@@ -279,8 +291,8 @@ bool fault_entry_read(struct reader *reader, const cJSON *item, const char *path
     char found[96];
     reader_describe(item, found, sizeof found);
     if (!cJSON_IsObject(item)) return reader_fail(reader, path, "%s found; allowed: an object", found);
-    bool good = reader_check_keys(reader, item, "faults[]", path) && reader_read(reader, item, "faults[]", path, &e.draft) &&
-                resolve_names(&e) && resolve_parameters(&e);
+    bool good = reader_check_keys(reader, item, "faults[]", path) &&
+                reader_read(reader, item, "faults[]", path, &e.draft) && resolve_names(&e) && resolve_parameters(&e);
     if (good) *ret_entry = e.draft.entry;
     return good;
 }

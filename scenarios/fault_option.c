@@ -17,7 +17,8 @@ static bool fail_key(struct reader *reader, const char *name)
     const char *names[2 * KEY_CHILDREN_MAX], *beside[KEY_CHILDREN_MAX];
     int count = key_children("faults[].at", names), more = key_children("faults[]", beside);
     for (int i = 0; i < more; i++) {
-        bool is_name = !strcmp(beside[i], "fault") || !strcmp(beside[i], "site") || !strcmp(beside[i], "do") || !strcmp(beside[i], "at");
+        bool is_name = !strcmp(beside[i], "fault") || !strcmp(beside[i], "site") || !strcmp(beside[i], "do") ||
+                       !strcmp(beside[i], "at");
         if (!is_name) names[count++] = beside[i];
     }
     char shown[FOREIGN_TEXT], hint[400];
@@ -92,7 +93,8 @@ bool fault_entry_parse(struct reader *reader, const char *text, struct fault_ent
     char place[96], shown[FOREIGN_TEXT], *copy = memory_strdup(text);
     snprintf(place, sizeof place, "--fault %s", foreign(text, shown));
     reader->place = place;
-    bool good = json_text_valid(text, strlen(text)) || reader_fail(reader, "", "not UTF-8 text without control characters");
+    bool good =
+        json_text_valid(text, strlen(text)) || reader_fail(reader, "", "not UTF-8 text without control characters");
     cJSON *object = good ? parse(reader, copy) : NULL;
     good = object && fault_entry_read(reader, object, "", ret_entry);
     cJSON_Delete(object);

@@ -24,7 +24,8 @@ static bool fail_errno(const char *subject, int number, struct error *error)
 static bool check_kind(const struct stat *status, const char *subject, struct error *error)
 {
     if (S_ISDIR(status->st_mode)) return error_input(error, "%sis a folder, not a file", subject);
-    if (!S_ISREG(status->st_mode)) return error_input(error, "%sis not a regular file but a pipe, socket or device", subject);
+    if (!S_ISREG(status->st_mode))
+        return error_input(error, "%sis not a regular file but a pipe, socket or device", subject);
     return true;
 }
 
@@ -32,7 +33,8 @@ static bool check_kind(const struct stat *status, const char *subject, struct er
 static int open_plain(const char *path, const char *subject, struct stat *ret_status, struct error *error)
 {
     int fd = -1;
-    bool good = stat(path, ret_status) == 0 ? check_kind(ret_status, subject, error) : fail_errno(subject, errno, error);
+    bool good =
+        stat(path, ret_status) == 0 ? check_kind(ret_status, subject, error) : fail_errno(subject, errno, error);
     if (!good) return -1;
     fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0) {

@@ -11,7 +11,11 @@
 #include "sim/hash.h"
 
 enum { NO_KEY = -1 };
-struct node { int parent, index; ptrdiff_t key; /* offset in keys, or NO_KEY */ struct json_place key_place, value_place; };
+struct node {
+    int parent, index;
+    ptrdiff_t key; /* offset in keys, or NO_KEY */
+    struct json_place key_place, value_place;
+};
 
 struct json_map {
     int count, capacity;

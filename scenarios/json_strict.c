@@ -182,7 +182,8 @@ static bool scan_unicode(struct scanner *s, struct json_place place)
     if (unit == 0) return fail(s, place, "\\u0000 is not allowed in a string");
     if (unit >= 0xdc00 && unit <= 0xdfff) return fail(s, place, "a low surrogate without a high one before it");
     if (unit >= 0xd800 && unit <= 0xdbff) {
-        if (peek(s) != '\\' || s->text[s->at + 1] != 'u') return fail(s, place, "a high surrogate without a low one behind it");
+        if (peek(s) != '\\' || s->text[s->at + 1] != 'u')
+            return fail(s, place, "a high surrogate without a low one behind it");
         step(s);
         step(s);
         if (!scan_hex(s, &low)) return false;
@@ -249,7 +250,8 @@ static bool check_number(struct scanner *s, struct json_place start, const char 
 {
     char copy[JSON_NUMBER_MAX + 1], message[160];
     if (length > JSON_NUMBER_MAX) {
-        snprintf(message, sizeof message, "a number of %zu characters; at most %d are allowed", length, JSON_NUMBER_MAX);
+        snprintf(message, sizeof message, "a number of %zu characters; at most %d are allowed", length,
+                 JSON_NUMBER_MAX);
         return fail(s, start, message);
     }
     memcpy(copy, text, length);
@@ -401,7 +403,8 @@ static bool scan_document(struct scanner *s, bool object_only)
 
 struct json_map *json_strict(const char *text, size_t bytes, bool object_only, struct error *error)
 {
-    struct scanner s = {.text = text, .bytes = bytes, .line = 1, .column = 1, .map = json_map_new(), .node = -1, .error = error};
+    struct scanner s = {
+        .text = text, .bytes = bytes, .line = 1, .column = 1, .map = json_map_new(), .node = -1, .error = error};
     bool good = scan_document(&s, object_only);
     free(s.string);
     if (good) return s.map;

@@ -15,39 +15,40 @@
 #define TO(member, store) MEMBER(struct draft, member, store)
 #define DRAFT(member, store) MEMBER(struct draft, member, store)
 #define IN_FAULT(member, store) MEMBER(struct fault_draft, member, store)
-#define LIST(type, values, count) {STORE_LIST, offsetof(type, values), sizeof ((type *)0)->values, offsetof(type, count)}
+#define LIST(type, values, count) \
+    {STORE_LIST, offsetof(type, values), sizeof ((type *)0)->values, offsetof(type, count)}
 #define AT(list) LIST(struct fault_draft, entry.list.values, entry.list.count)
 
 /* Each form of line is written out: a target holds commas and can't be handed from one macro to the next. */
-#define SECTION(p, w) {.path = p, .type = KEY_SECTION, .fallback = "=", .unit = "", .what = w},
-#define SECTIONS(p, most, w) {.path = p, .type = KEY_SECTIONS, .fallback = "=", .count_max = most, .unit = "", .what = w},
+#define ROW(p, form, w) .path = p, .type = form, .unit = "", .what = w
+#define RANGE(l, h) .low = l, .high = h
+#define SECTION(p, w) {ROW(p, KEY_SECTION, w), .fallback = "="},
+#define SECTIONS(p, most, w) {ROW(p, KEY_SECTIONS, w), .fallback = "=", .count_max = most},
 #define INTEGER(p, t, d, l, h, now, u, w) \
-    {.path = p, .type = KEY_INTEGER, .target = t, .fallback = d, .low = l, .high = h, .there = now, .unit = u, .what = w},
+    {.path = p, .type = KEY_INTEGER, .target = t, .fallback = d, RANGE(l, h), .there = now, .unit = u, .what = w},
 #define REAL(p, t, d, l, h, now, u, w) \
-    {.path = p, .type = KEY_REAL, .target = t, .fallback = d, .low = l, .high = h, .there = now, .unit = u, .what = w},
+    {.path = p, .type = KEY_REAL, .target = t, .fallback = d, RANGE(l, h), .there = now, .unit = u, .what = w},
 #define NULLABLE_REAL(p, t, d, l, h, now, u, w) \
-    {.path = p, .type = KEY_REAL, .nullable = true, .target = t, .fallback = d, .low = l, .high = h, .there = now, .unit = u, .what = w},
-#define FLAG(p, t, d, now, w) {.path = p, .type = KEY_FLAG, .target = t, .fallback = d, .there = now, .unit = "", .what = w},
-#define TEXT(p, t, d, h, now, w) \
-    {.path = p, .type = KEY_TEXT, .target = t, .fallback = d, .high = h, .there = now, .unit = "", .what = w},
+    {.path = p, .type = KEY_REAL, .nullable = true, .target = t, .fallback = d, RANGE(l, h), .there = now, .unit = u, \
+     .what = w},
+#define FLAG(p, t, d, now, w) {ROW(p, KEY_FLAG, w), .target = t, .fallback = d, .there = now},
+#define TEXT(p, t, d, h, now, w) {ROW(p, KEY_TEXT, w), .target = t, .fallback = d, .high = h, .there = now},
 #define NULLABLE_TEXT(p, t, d, h, now, w) \
-    {.path = p, .type = KEY_TEXT, .nullable = true, .target = t, .fallback = d, .high = h, .there = now, .unit = "", .what = w},
-#define CHOICE(p, t, d, o, now, w) \
-    {.path = p, .type = KEY_CHOICE, .target = t, .fallback = d, .options = o, .there = now, .unit = "", .what = w},
+    {ROW(p, KEY_TEXT, w), .nullable = true, .target = t, .fallback = d, .high = h, .there = now},
+#define CHOICE(p, t, d, o, now, w) {ROW(p, KEY_CHOICE, w), .target = t, .fallback = d, .options = o, .there = now},
 #define NAME CHOICE
 #define INTEGERS(p, t, d, l, h, most, now, w) \
-    {.path = p, .type = KEY_INTEGERS, .target = t, .fallback = d, .low = l, .high = h, .count_max = most, .there = now, .unit = "", .what = w},
+    {ROW(p, KEY_INTEGERS, w), .target = t, .fallback = d, RANGE(l, h), .count_max = most, .there = now},
 #define COUNTED_INTEGERS(p, values, count, l, h, most, w) \
-    {.path = p, .type = KEY_INTEGERS, .target = LIST(struct draft, values, count), .fallback = "[]", .low = l, .high = h, .count_max = most, \
-     .unit = "", .what = w},
+    {ROW(p, KEY_INTEGERS, w), .target = LIST(struct draft, values, count), .fallback = "[]", RANGE(l, h), \
+     .count_max = most},
 #define ONE_OR_MORE(p, t, l, h, now, w) \
-    {.path = p, .type = KEY_ONE_OR_MORE, .target = t, .fallback = "=everywhere", .low = l, .high = h, .count_max = AT_MAX, .there = now, \
-     .unit = "", .what = w},
+    {ROW(p, KEY_ONE_OR_MORE, w), .target = t, .fallback = "=everywhere", RANGE(l, h), .count_max = AT_MAX, \
+     .there = now},
 #define REALS(p, t, d, l, h, most, now, w) \
-    {.path = p, .type = KEY_REALS, .target = t, .fallback = d, .low = l, .high = h, .count_max = most, .there = now, .unit = "", .what = w},
-#define TEXTS(p, h, most, w) {.path = p, .type = KEY_TEXTS, .fallback = "[]", .high = h, .count_max = most, .unit = "", .what = w},
-#define EXPRESSION(p, h, w) \
-    {.path = p, .type = KEY_EXPRESSION, .fallback = "=as the deviation has it", .low = -1e300, .high = h, .unit = "", .what = w},
+    {ROW(p, KEY_REALS, w), .target = t, .fallback = d, RANGE(l, h), .count_max = most, .there = now},
+#define TEXTS(p, h, most, w) {ROW(p, KEY_TEXTS, w), .fallback = "[]", .high = h, .count_max = most},
+#define EXPRESSION(p, d, h, w) {ROW(p, KEY_EXPRESSION, w), .fallback = d, .high = h},
 
 static const struct key keys[] = {
 #include "scenarios/keys.def"
@@ -174,8 +175,12 @@ void key_allowed(const struct key *key, char *text, size_t size)
         phrase_add(&phrase, "a list of %d numbers", key->count_max);
         add_range(key, "", &phrase);
         break;
-    case KEY_TEXTS: phrase_add(&phrase, "a list of at most %d strings of at most %.0f bytes", key->count_max, key->high); break;
-    case KEY_EXPRESSION: phrase_add(&phrase, "a number, or an expression of at most %.0f bytes such as '1/M'", key->high); break;
+    case KEY_TEXTS:
+        phrase_add(&phrase, "a list of at most %d strings of at most %.0f bytes", key->count_max, key->high);
+        break;
+    case KEY_EXPRESSION:
+        phrase_add(&phrase, "a number, or an expression of at most %.0f bytes such as '1/M'", key->high);
+        break;
     }
     if (key->nullable) phrase_add(&phrase, ", or null");
 }

@@ -21,7 +21,10 @@ enum key_type {
 enum key_store { STORE_NOTHING, STORE_INT, STORE_U64, STORE_DOUBLE, STORE_BOOL, STORE_TEXT, STORE_INDEX, STORE_LIST };
 
 /* Where a value goes: into struct draft, or, for faults[].x, into struct fault_draft. */
-struct key_target { enum key_store store; size_t offset, bytes; size_t count_offset; /* STORE_LIST: an int; 0: none */ };
+struct key_target {
+    enum key_store store;
+    size_t offset, bytes, count_offset; /* count_offset: STORE_LIST, an int; 0: none */
+};
 
 struct key {
     const char *path;        /* "parallel.pipeline.schedule", "faults[].at.rank" */
@@ -32,7 +35,7 @@ struct key {
     double low, high;        /* INTEGER, REAL and lists of them: range; TEXT: high = bytes */
     int count_max;           /* lists */
     const char *options;     /* CHOICE: "a|b", or "@op": the algorithms of a collective */
-    const char *there;       /* NULL: everything. "a|b": what is implemented; "@schedules": by registry; "": the default alone */
+    const char *there;       /* NULL: all. "a|b": what is implemented; "@schedules": by registry; "": the default alone */
     const char *unit;        /* "us", "" */
     const char *what;        /* one phrase */
 };

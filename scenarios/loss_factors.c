@@ -15,14 +15,14 @@ static double tolerance_of(enum loss_factor factor, const struct record *record)
     return factor == LOSS_FACTOR_UNDECLARED ? 8 * format_traits[record->config.format].unit_roundoff : 1e-12;
 }
 
-/* The weight that the tokens really got, beside the one the factors give; the worst token. */
+/* The weight that the tokens really got, over the one the factors give; the worst token. */
 static double undeclared(const struct record *record, const struct loss_fact *fact)
 {
     double declared = fact->compensation * fact->scale / fact->denominator, worst = 1;
     double compensation = fact->compensation / facts_divisor_due(&record->config);
     for (int64_t t = 0; t < fact->token_count; t++) {
-        if (fact->token_loss[t] == 0 && fact->token_weight[t] == 0) continue;
-        double ratio = declared == 0 && fact->token_weight[t] == 0 ? 1 : fact->token_weight[t] / declared;
+        if (fact->token_weight[t] == 0) continue; /* ignored, or declared so */
+        double ratio = fact->token_weight[t] / declared;
         if (!(fabs(ratio - 1) <= fabs(worst - 1))) worst = ratio;
     }
     return worst * compensation;

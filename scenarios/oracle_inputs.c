@@ -70,7 +70,7 @@ static bool sums_agree(const struct unit_values *values, int step, int unit)
     for (int r = 0; r < values->record->ranks; r++) {
         const struct rank_record *rank = &values->record->rank[r];
         if (unit < rank->first_unit || unit >= rank->first_unit + rank->units) continue;
-        if (unit_values_sum_error(values, r, step, unit) > unit_values_sum_limit(values->record)) return false;
+        if (!(unit_values_sum_error(values, r, step, unit) <= unit_values_sum_limit(values->record))) return false;
     }
     return true;
 }

@@ -29,7 +29,8 @@ void overrides_expand_precision(cJSON *root)
     cJSON *precision = cJSON_GetObjectItemCaseSensitive(root, "precision");
     const char *names[KEY_CHILDREN_MAX];
     int count = key_children("precision", names);
-    if (!cJSON_IsString(precision) || choice_find(key_find("precision.param")->options, precision->valuestring) < 0) return;
+    if (!cJSON_IsString(precision) || choice_find(key_find("precision.param")->options, precision->valuestring) < 0)
+        return;
     cJSON *object = cJSON_CreateObject();
     for (int i = 0; i < count; i++) cJSON_AddStringToObject(object, names[i], precision->valuestring);
     cJSON_ReplaceItemInObjectCaseSensitive(root, "precision", object);
@@ -91,7 +92,8 @@ static cJSON *child_of(cJSON *parent, const struct step *step)
 static bool put(cJSON *parent, const struct step *step, cJSON *value)
 {
     cJSON *old = child_of(parent, step);
-    if (cJSON_IsArray(parent) && !old) return step->is_index && step->index == cJSON_GetArraySize(parent) && cJSON_AddItemToArray(parent, value);
+    if (cJSON_IsArray(parent) && !old)
+        return step->is_index && step->index == cJSON_GetArraySize(parent) && cJSON_AddItemToArray(parent, value);
     if (!old) return cJSON_AddItemToObject(parent, step->name, value);
     if (cJSON_IsArray(parent)) return cJSON_ReplaceItemInArray(parent, step->index, value);
     return cJSON_ReplaceItemInObjectCaseSensitive(parent, step->name, value);
@@ -103,7 +105,8 @@ static bool fail_step(struct reader *reader, const struct steps *steps, int dept
     print_path(steps, depth, path, sizeof path);
     if (cJSON_IsArray(parent)) {
         int count = cJSON_GetArraySize(parent);
-        return reader_fail(reader, path, "'%s' is no index of this list of %d; allowed: 0 to %d", steps->step[depth].name, count, count);
+        return reader_fail(reader, path, "'%s' is no index of this list of %d; allowed: 0 to %d",
+                           steps->step[depth].name, count, count);
     }
     reader_describe(parent, found, sizeof found);
     return reader_fail(reader, path, "%s has no key '%s'", found, steps->step[depth].name);
@@ -122,7 +125,10 @@ static bool merge(struct reader *reader, const struct steps *steps, cJSON *value
         }
         cJSON *child = child_of(parent, step);
         bool is_open = child && !cJSON_IsNull(child);
-        cJSON *fresh = last ? value : is_open ? NULL : steps->step[i + 1].is_index ? cJSON_CreateArray() : cJSON_CreateObject();
+        cJSON *fresh = last                          ? value
+                       : is_open                     ? NULL
+                       : steps->step[i + 1].is_index ? cJSON_CreateArray()
+                                                     : cJSON_CreateObject();
         if (fresh && !put(parent, step, fresh)) {
             if (fresh != value) cJSON_Delete(fresh);
             cJSON_Delete(value);
@@ -141,9 +147,13 @@ static bool merge_one(struct reader *reader, const struct override *override)
     bool good = parse_path(override->path, &steps);
     if (good) print_path(&steps, steps.count, path, sizeof path);
     reader->override_paths[reader->overrides_count++] = memory_strdup(path);
-    if (!good) return reader_fail(reader, path, "'%s' is not a path such as parallel.pp or faults.0.at.step", foreign(override->path, shown));
+    if (!good)
+        return reader_fail(reader, path, "'%s' is not a path such as parallel.pp or faults.0.at.step",
+                           foreign(override->path, shown));
     cJSON *value = overrides_value(override->value);
-    if (!value) return reader_fail(reader, path, "'%s' is not UTF-8 text without control characters", foreign(override->value, shown));
+    if (!value)
+        return reader_fail(reader, path, "'%s' is not UTF-8 text without control characters",
+                           foreign(override->value, shown));
     if (!merge(reader, &steps, value)) return false;
     overrides_expand_precision(reader->root);
     return true;

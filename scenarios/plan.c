@@ -54,8 +54,10 @@ static void arm_stages(struct site_plan *plan, struct armed *armed, int first, i
 static void arm(struct site_plan *plan, struct armed *armed, unsigned at, const struct run_config *config)
 {
     int pp = config->layout.pp;
-    if (at & AT_LAST_MICROBATCH && armed->microbatch.count == 0) only(&armed->microbatch, config->layout.microbatches - 1);
-    if (at & AT_LAYER_MIDDLE && armed->layer.count == 0 && !armed->param[0]) only(&armed->layer, config->model.layers / 2);
+    if (at & AT_LAST_MICROBATCH && armed->microbatch.count == 0)
+        only(&armed->microbatch, config->layout.microbatches - 1);
+    if (at & AT_LAYER_MIDDLE && armed->layer.count == 0 && !armed->param[0])
+        only(&armed->layer, config->model.layers / 2);
     bool open = armed->stage.count == 0 && armed->rank.count == 0;
     if (open && at & AT_STAGES_BUT_FIRST) arm_stages(plan, armed, 1, pp - 1);
     else if (open && at & AT_STAGE_MIDDLE) arm_stages(plan, armed, pp / 2, pp / 2);
@@ -73,15 +75,16 @@ static struct armed armed_from(const struct fault_entry *entry, int index)
     return armed;
 }
 
-static bool arm_entry(struct site_plan *plan, const struct fault_entry *entry, int index, const struct run_config *config,
-                      struct error *error)
+static bool arm_entry(struct site_plan *plan, const struct fault_entry *entry, int index,
+                      const struct run_config *config, struct error *error)
 {
     int parts = entry->fault ? entry->fault->parts_count : 1;
     for (int i = 0; i < parts; i++) {
         const struct fault_part *part = entry->fault ? &entry->fault->parts[i] : NULL;
         struct armed armed = armed_from(entry, index);
         armed.site = part ? site_registry_find(part->site) : entry->site;
-        armed.deviation = part && armed.site ? deviation_registry_find(part->deviation, armed.site->kind) : entry->deviation;
+        armed.deviation =
+            part && armed.site ? deviation_registry_find(part->deviation, armed.site->kind) : entry->deviation;
         if (!armed.site || !armed.deviation || !deviation_applies(armed.deviation, armed.site)) {
             return error_internal(error, "fault '%s' names %s:%s, which the registries don't have", entry->name,
                                   part ? part->site : "?", part ? part->deviation : "?");

@@ -116,8 +116,11 @@ void reader_describe(const cJSON *item, char *text, size_t size)
     } else if (cJSON_IsNumber(item)) {
         snprintf(text, size, "%.15g", item->valuedouble);
     } else {
-        const char *what = cJSON_IsArray(item) ? "a list" : cJSON_IsObject(item) ? "an object" : cJSON_IsNull(item) ? "null"
-                         : cJSON_IsTrue(item) ? "true" : "false";
+        const char *what = cJSON_IsArray(item)    ? "a list"
+                           : cJSON_IsObject(item) ? "an object"
+                           : cJSON_IsNull(item)   ? "null"
+                           : cJSON_IsTrue(item)   ? "true"
+                                                  : "false";
         snprintf(text, size, "%s", what);
     }
 }
@@ -142,7 +145,8 @@ static void set_key_place(struct reader *reader, const char *parent, const char 
     error_at(reader->error, reader->file, place.line, place.column, path);
 }
 
-static bool fail_unknown(struct reader *reader, const char *section, const char *parent, const char *name, const char *path)
+static bool fail_unknown(struct reader *reader, const char *section, const char *parent, const char *name,
+                         const char *path)
 {
     const char *names[KEY_CHILDREN_MAX];
     int count = key_children(section, names);
@@ -150,7 +154,8 @@ static bool fail_unknown(struct reader *reader, const char *section, const char 
     foreign(name, shown);
     const char *near = spelling_nearest(name, names, count);
     const struct key *elsewhere = key_elsewhere(name);
-    if (elsewhere && !near) error_input(reader->error, "unknown key '%s' here; did you mean '%s'?", shown, elsewhere->path);
+    if (elsewhere && !near)
+        error_input(reader->error, "unknown key '%s' here; did you mean '%s'?", shown, elsewhere->path);
     else if (near) error_input(reader->error, "unknown key '%s'; did you mean '%s'?", shown, near);
     else error_input(reader->error, "unknown key '%s'", shown);
     set_key_place(reader, parent, name, path);

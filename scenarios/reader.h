@@ -20,7 +20,8 @@ struct reader {
 };
 
 /* Sets the error, with the place of the value at `path`. Always false. */
-bool reader_fail(struct reader *reader, const char *path, const char *format, ...) __attribute__((format(printf, 3, 4)));
+bool reader_fail(struct reader *reader, const char *path, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 /* For what several keys say together: the first of the paths (NULL behind the last) that a --set gave, else the first
  * that is in the file, else the first. */
 bool reader_fail_among(struct reader *reader, const char *const *paths, const char *format, ...)

@@ -124,7 +124,8 @@ static bool fail_not_there(struct reader *reader, const struct value *v)
     for (int i = 0; choice_at(v->key->there, i, name); i++) phrase_add(&phrase, "%s%s", i ? ", " : "", name);
     if (!*v->key->there) phrase_add(&phrase, "%s", *v->key->fallback == '=' ? "leaving it out" : v->key->fallback);
     const char *last = strrchr(v->key->path, '.');
-    return reader_fail(reader, v->path, "%s %s is not there yet; there is: %s", last ? last + 1 : v->key->path, found, now);
+    return reader_fail(reader, v->path, "%s %s is not there yet; there is: %s", last ? last + 1 : v->key->path, found,
+                       now);
 }
 
 /* ---- store ---- */

@@ -42,7 +42,8 @@ static bool read_tree(struct reader *reader)
     char *text = input_file_read(reader->file, FILE_BYTES_MAX, "", &bytes, reader->error);
     if (text) reader->map = json_strict(text, bytes, true, reader->error);
     if (reader->map) reader->root = cJSON_ParseWithLength(text, bytes);
-    if (reader->map && !reader->root) error_internal(reader->error, "cJSON does not read what the strict pass found good");
+    if (reader->map && !reader->root)
+        error_internal(reader->error, "cJSON does not read what the strict pass found good");
     free(text);
     error_at(reader->error, error_is_set(reader->error) ? reader->file : NULL, 0, 0, NULL);
     return reader->root != NULL;
@@ -102,7 +103,10 @@ static bool load_text(struct reader *reader, struct draft *draft)
         scenario->text = (uint8_t *)input_file_read(scenario->text_path, TEXT_BYTES_MAX, subject, &bytes, &error);
         if (!scenario->text) return reader_fail(reader, "data.text", "%s", error.message);
     }
-    if (bytes < 2) return reader_fail(reader, "data.text", "text '%s' has 1 byte; allowed: 2 at least, one to predict from the other", foreign(draft->text, shown));
+    if (bytes < 2)
+        return reader_fail(reader, "data.text",
+                           "text '%s' has 1 byte; allowed: 2 at least, one to predict from the other",
+                           foreign(draft->text, shown));
     scenario->config.data.text = scenario->text;
     scenario->config.data.text_bytes = (int64_t)bytes;
     return true;
@@ -116,7 +120,8 @@ static bool find_weights(struct reader *reader, struct draft *draft)
     if (!draft->weights[0]) return true;
     if (!resolve(reader, "model.weights", draft->weights, model->weights, sizeof model->weights)) return false;
     snprintf(subject, sizeof subject, "weights '%s' ", foreign(draft->weights, shown));
-    return input_file_check(model->weights, subject, &error) || reader_fail(reader, "model.weights", "%s", error.message);
+    return input_file_check(model->weights, subject, &error) ||
+           reader_fail(reader, "model.weights", "%s", error.message);
 }
 
 /* ---- faults and what is expected ---- */
@@ -143,7 +148,8 @@ static bool read_faults(struct reader *reader, const struct scenario_options *op
     return true;
 }
 
-static bool fail_name(struct reader *reader, const char *path, const char *kind, const char *name, const char *const *names, int count)
+static bool fail_name(struct reader *reader, const char *path, const char *kind, const char *name,
+                      const char *const *names, int count)
 {
     char shown[FOREIGN_TEXT];
     const char *near = spelling_nearest(name, names, count);
@@ -189,18 +195,21 @@ static void set_names(struct scenario *scenario, const char *path)
     snprintf(scenario->file, sizeof scenario->file, "%s", path);
     if (scenario->name[0]) return;
     const char *slash = strrchr(path, '/'), *stem = slash ? slash + 1 : path, *dot = strrchr(stem, '.');
-    snprintf(scenario->name, sizeof scenario->name, "%.*s", dot && dot > stem ? (int)(dot - stem) : (int)strlen(stem), stem);
+    snprintf(scenario->name, sizeof scenario->name, "%.*s", dot && dot > stem ? (int)(dot - stem) : (int)strlen(stem),
+             stem);
 }
 
 static bool load(struct reader *reader, const struct scenario_options *options, struct draft *draft)
 {
     struct scenario *scenario = &draft->scenario;
-    if (strlen(reader->file) >= sizeof scenario->file) return error_input(reader->error, "the scenario's path is longer than %zu bytes", sizeof scenario->file - 1);
+    if (strlen(reader->file) >= sizeof scenario->file)
+        return error_input(reader->error, "the scenario's path is longer than %zu bytes", sizeof scenario->file - 1);
     if (!read_tree(reader) || !apply_options(reader, options) || !read_keys(reader, draft)) return false;
     set_names(scenario, reader->file);
     if (options->seed_given) scenario->config.seed = options->seed;
     return validate_scenario(reader, draft) && find_weights(reader, draft) && load_text(reader, draft) &&
-           read_faults(reader, options, scenario) && read_expectation(reader, &scenario->expect) && validate_size(reader, scenario);
+           read_faults(reader, options, scenario) && read_expectation(reader, &scenario->expect) &&
+           validate_size(reader, scenario);
 }
 
 struct scenario *scenario_load(const char *path, const struct scenario_options *options, struct error *error)

@@ -1,6 +1,6 @@
-/* schema: the JSON Schema of scenario files (draft 2020-12), line by line from the table of keys. What a schema can't
- * say (what must divide, what contradicts) is left to the loader; what is known but not there yet is in the schema, with
- * what is there in "$comment". */
+/* schema: the JSON Schema of scenario files (draft 2020-12), line by line from the table of keys. What a schema
+ * can't say (what must divide, what contradicts) is left to the loader; what is known but not there yet is in the
+ * schema, with what is there in "$comment". */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -118,7 +118,8 @@ static void add_words(cJSON *schema, const struct key *key)
 /* Where the members of an object, of a list of objects, or of precision's second form are. */
 static cJSON *properties_of(cJSON *schema)
 {
-    cJSON *items = cJSON_GetObjectItemCaseSensitive(schema, "items"), *forms = cJSON_GetObjectItemCaseSensitive(schema, "anyOf");
+    cJSON *items = cJSON_GetObjectItemCaseSensitive(schema, "items"),
+          *forms = cJSON_GetObjectItemCaseSensitive(schema, "anyOf");
     if (items) schema = items;
     if (forms) schema = cJSON_GetArrayItem(forms, 1);
     return cJSON_GetObjectItemCaseSensitive(schema, "properties");

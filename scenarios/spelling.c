@@ -3,7 +3,8 @@
  *
  *   d[i][j] = min(d[i-1][j] + 1, d[i][j-1] + 1, d[i-1][j-1] + (a_i != b_j), d[i-2][j-2] + 1 if swapped)
  *
- * Upper and lower case count as equal. Near is what needs changes in at most two fifths of the longer name, or begins with the other name. */
+ * Upper and lower case count as equal. Near is what needs changes in at most two fifths of the longer name, or
+ * begins with the other name. */
 #include "scenarios/spelling.h"
 
 #include <ctype.h>

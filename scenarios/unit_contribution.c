@@ -139,21 +139,22 @@ int unit_contribution_local_uses(const struct record *record, const struct unit_
     return u->unit == 0 && record->config.model.tie_embeddings && record->config.layout.pp == 1 ? 2 : 1;
 }
 
-/* Every (data rank, micro-batch) of the step once, each with the weight that its seed and the divisor give. */
-static bool came_out_right(const struct record *record, const struct gradient_fact *fact)
+bool unit_contribution_is_right(const struct record *record, const struct gradient_fact *fact)
 {
     int D = layout_data_ranks(&record->config.layout), M = record->config.layout.microbatches;
+    int uses = fact->unit == 0 && record->config.model.tie_embeddings ? 2 : 1;
     double divisor = facts_divisor_due(&record->config);
-    if (fact->ledger.count != D * M) return false;
+    if (fact->ledger.count != uses * D * M) return false;
     for (int i = 0; i < fact->ledger.count; i++) {
         const struct ledger_term *term = &fact->ledger.terms[i];
         const struct rank_record *last = facts_rank(record, record->config.layout.pp - 1, term->origin.rank);
         const struct loss_fact *loss = last ? facts_loss(last, fact->step, term->origin.microbatch) : NULL;
         if (!loss || term->origin.step != fact->step || term->times != 1) return false;
-        if (fabs(term->scale - loss->seed / divisor) > 1e-9 * fabs(loss->seed / divisor)) return false;
+        double due = loss->seed / divisor;
+        if (!(fabs(term->scale - due) <= 1e-9 * fabs(due))) return false;
         int probe = ((fact->step & 1) * D + term->origin.rank) * M + term->origin.microbatch;
-        double error = probe < fact->probe_count ? fabs(fact->probe[probe] - term->scale) : 0;
-        if (error > 64 * format_traits[record->config.format].unit_roundoff * fabs(term->scale)) return false;
+        double error = probe < fact->probe_count ? fabs(fact->probe[probe] - uses * due) : 0;
+        if (!(error <= 64 * uses * format_traits[record->config.format].unit_roundoff * fabs(due))) return false;
     }
     return true;
 }
@@ -164,7 +165,7 @@ const struct site *unit_contribution_reduction(const struct record *record, cons
     for (int i = 0; i < rank->gradients.count; i++) {
         const struct gradient_fact *other = &rank->gradients.items[i];
         if (other->step != step || other->stage != GRADIENT_REDUCED || other->unit == 0) continue;
-        if (came_out_right(record, other)) return &site_tied_grad_reduce;
+        if (unit_contribution_is_right(record, other)) return &site_tied_grad_reduce;
     }
     return &site_fsdp_reduce_grad;
 }

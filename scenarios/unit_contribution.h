@@ -29,6 +29,9 @@ bool unit_contribution_was_called(const struct record *record, const struct unit
 /* How often a micro-batch enters this rank's local gradient: 2 for a tied embedding on a single stage. */
 int unit_contribution_local_uses(const struct record *record, const struct unit_contribution *u);
 
+/* Does a reduced gradient hold every (data rank, micro-batch) of its step once (a tied embedding in two copies: once a
+ * use), each with the weight that its seed and the divisor due give, by ledger and by probe? */
+bool unit_contribution_is_right(const struct record *record, const struct gradient_fact *fact);
 /* Which reduction it was that went wrong for this unit: where the unit is a tied embedding in two copies, and another
  * unit's gradient on the same rank came out of its own reduction as it must, tied.grad_reduce; else fsdp.reduce_grad. */
 const struct site *unit_contribution_reduction(const struct record *record, const struct rank_record *rank, int step, int unit);

@@ -59,9 +59,9 @@ static bool sketch_unit(const struct unit_values *v, int rank, enum tensor_kind 
         char *values = memory_alloc(count * bytes + 1);
         all = put_together(v, &record->rank[rank], kind, step, p, copy ? unit_count(&record->config.model) - 1 : unit, values);
         if (all) {
-            double sketch[5];
-            v->ops->vector_sketch(sketch, values, count);
-            *ret_digest = version_digest(*ret_digest, sketch);
+            double sketch[5] = {0};
+            if (kind == TENSOR_GRADIENT) v->ops->vector_sketch(sketch, values, count);
+            else *ret_digest = version_digest(*ret_digest, v->ops->vector_checksum(values, count));
             for (int k = 0; k < 5; k++) ret_sum[k] += sketch[k];
         }
         free(values);

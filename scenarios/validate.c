@@ -48,22 +48,25 @@ static bool check_heads(struct reader *reader, struct model_config *m)
     if (!reader_has(reader, "model.kv_heads")) m->kv_heads = m->heads;
     if (m->heads % m->kv_heads != 0) {
         return reader_fail_among(reader, BLAME("model.kv_heads", "model.heads"),
-                                 "heads %d do not split into kv_heads %d: %d / %d = %.2f; allowed kv_heads: %s", m->heads,
-                                 m->kv_heads, m->heads, m->kv_heads, (double)m->heads / m->kv_heads, divisors(m->heads, m->heads, list));
+                                 "heads %d do not split into kv_heads %d: %d / %d = %.2f; allowed kv_heads: %s",
+                                 m->heads, m->kv_heads, m->heads, m->kv_heads, (double)m->heads / m->kv_heads,
+                                 divisors(m->heads, m->heads, list));
     }
     if (!reader_has(reader, "model.head_dim")) {
         if (m->dim % m->heads != 0) {
-            reader_fail_among(reader, BLAME("model.heads", "model.dim"), "dim %d does not split into heads %d: %d / %d = %.2f; nearest dim: %s",
-                              m->dim, m->heads, m->dim, m->heads, (double)m->dim / m->heads, multiples(m->dim, m->heads, list));
+            reader_fail_among(reader, BLAME("model.heads", "model.dim"),
+                              "dim %d does not split into heads %d: %d / %d = %.2f; nearest dim: %s", m->dim, m->heads,
+                              m->dim, m->heads, (double)m->dim / m->heads, multiples(m->dim, m->heads, list));
             error_hint(reader->error, "model.head_dim sets the width of a head apart from dim");
             return false;
         }
         m->head_dim = m->dim / m->heads;
     }
     if (m->rope && m->head_dim % 2 != 0) {
-        return reader_fail_among(reader, BLAME("model.head_dim", "model.heads", "model.dim", "model.rope"),
-                                 "head_dim %d is odd, and rope turns pairs; allowed: an even head_dim such as %d, or rope false",
-                                 m->head_dim, m->head_dim + 1);
+        return reader_fail_among(
+            reader, BLAME("model.head_dim", "model.heads", "model.dim", "model.rope"),
+            "head_dim %d is odd, and rope turns pairs; allowed: an even head_dim such as %d, or rope false",
+            m->head_dim, m->head_dim + 1);
     }
     return true;
 }
@@ -75,8 +78,8 @@ static bool check_ranks(struct reader *reader, const struct layout *l)
     int64_t ranks = (int64_t)l->pp * l->dp_replicate * l->dp_shard;
     if (ranks <= RANKS_MAX) return true;
     return reader_fail_among(reader, BLAME("parallel.dp_shard", "parallel.dp_replicate", "parallel.pp"),
-                             "pp %d x dp_replicate %d x dp_shard %d = %lld ranks; at most %d are allowed", l->pp, l->dp_replicate,
-                             l->dp_shard, (long long)ranks, RANKS_MAX);
+                             "pp %d x dp_replicate %d x dp_shard %d = %lld ranks; at most %d are allowed", l->pp,
+                             l->dp_replicate, l->dp_shard, (long long)ranks, RANKS_MAX);
 }
 
 static bool check_layers(struct reader *reader, int layers, struct layout *l)
@@ -87,8 +90,9 @@ static bool check_layers(struct reader *reader, int layers, struct layout *l)
     if (!list) {
         for (int i = 0; i < l->pp; i++) l->layers_per_stage[i] = layers / l->pp;
         if (layers % l->pp == 0) return true;
-        reader_fail_among(reader, BLAME("parallel.pp", "model.layers"), "layers %d do not split into pp %d x chunks 1; allowed pp: %s",
-                          layers, l->pp, divisors(layers, STAGES_MAX, allowed));
+        reader_fail_among(reader, BLAME("parallel.pp", "model.layers"),
+                          "layers %d do not split into pp %d x chunks 1; allowed pp: %s", layers, l->pp,
+                          divisors(layers, STAGES_MAX, allowed));
         error_hint(reader->error, "parallel.pipeline.layers_per_stage gives each stage its own number");
         return false;
     }
@@ -98,8 +102,9 @@ static bool check_layers(struct reader *reader, int layers, struct layout *l)
                                  "layers_per_stage has %d numbers for pp %d; allowed: %d", count, l->pp, l->pp);
     }
     for (int i = 0; i < count; i++) sum += l->layers_per_stage[i];
-    return sum == layers || reader_fail_among(reader, BLAME("parallel.pipeline.layers_per_stage", "model.layers"),
-                                              "layers_per_stage sums to %lld; allowed: %d, which is layers", (long long)sum, layers);
+    return sum == layers ||
+           reader_fail_among(reader, BLAME("parallel.pipeline.layers_per_stage", "model.layers"),
+                             "layers_per_stage sums to %lld; allowed: %d, which is layers", (long long)sum, layers);
 }
 
 static bool check_sharding(struct reader *reader, struct layout *l)
@@ -109,11 +114,13 @@ static bool check_sharding(struct reader *reader, struct layout *l)
     if (!reader_has(reader, "parallel.fsdp.reshard_after_forward")) l->reshard_after_forward = l->zero == ZERO_3;
     if (l->reshard_after_forward && l->zero != ZERO_3) {
         return reader_fail_among(reader, BLAME("parallel.fsdp.reshard_after_forward", "parallel.fsdp.zero"),
-                                 "reshard_after_forward true needs zero 3, and zero is %d; allowed: false, or zero 3", l->zero);
+                                 "reshard_after_forward true needs zero 3, and zero is %d; allowed: false, or zero 3",
+                                 l->zero);
     }
     if (l->zero == ZERO_3 && l->dp_replicate > 1) {
         reader_fail_among(reader, BLAME("parallel.dp_replicate", "parallel.fsdp.zero"),
-                          "dp_replicate %d with zero 3 (HSDP) is not there yet; there is: dp_replicate 1, or zero 0", l->dp_replicate);
+                          "dp_replicate %d with zero 3 (HSDP) is not there yet; there is: dp_replicate 1, or zero 0",
+                          l->dp_replicate);
         error_hint(reader->error, "zero 0 trains plain copies over dp_replicate x dp_shard");
         return false;
     }
@@ -132,21 +139,25 @@ static int default_microbatches(int sequences, int pp)
 
 static bool check_batch(struct reader *reader, int batch, struct layout *l)
 {
-    static const char *const blame[] = {"parallel.pipeline.microbatches", "train.global_batch", "parallel.dp_shard", "parallel.dp_replicate", NULL};
+    static const char *const blame[] = {"parallel.pipeline.microbatches", "train.global_batch", "parallel.dp_shard",
+                                        "parallel.dp_replicate", NULL};
     int data_ranks = layout_data_ranks(l);
     char list[LIST_TEXT];
     if (!reader_has(reader, "parallel.pipeline.microbatches")) {
         if (batch % data_ranks != 0) {
-            return reader_fail_among(reader, blame + 1, "global_batch %d does not split into %d data ranks: %d / %d = %.2f; nearest: %s",
-                                     batch, data_ranks, batch, data_ranks, (double)batch / data_ranks, multiples(batch, data_ranks, list));
+            return reader_fail_among(
+                reader, blame + 1, "global_batch %d does not split into %d data ranks: %d / %d = %.2f; nearest: %s",
+                batch, data_ranks, batch, data_ranks, (double)batch / data_ranks, multiples(batch, data_ranks, list));
         }
         l->microbatches = default_microbatches(batch / data_ranks, l->pp);
     }
     int64_t parts = (int64_t)data_ranks * l->microbatches;
     if (batch % parts == 0) return true;
-    return reader_fail_among(reader, blame, "global_batch %d does not split into %d data ranks x %d micro-batches: %d / %lld = %.2f; nearest: %s",
-                             batch, data_ranks, l->microbatches, batch, (long long)parts, (double)batch / (double)parts,
-                             multiples(batch, parts, list));
+    return reader_fail_among(
+        reader, blame,
+        "global_batch %d does not split into %d data ranks x %d micro-batches: %d / %lld = %.2f; nearest: %s", batch,
+        data_ranks, l->microbatches, batch, (long long)parts, (double)batch / (double)parts,
+        multiples(batch, parts, list));
 }
 
 /* ---- formats ---- */
@@ -163,9 +174,10 @@ static bool check_precision(struct reader *reader, struct draft *draft)
         snprintf(path, sizeof path, "precision.%s", names[i]);
         choice_at(formats, draft->precision[0], first);
         choice_at(formats, draft->precision[i], other);
-        return reader_fail_among(reader, BLAME(path, "precision.param"),
-                                 "mixed precision (param %s, %s %s) is not there yet; there is: all keys fp32, or all fp64", first,
-                                 names[i], other);
+        return reader_fail_among(
+            reader, BLAME(path, "precision.param"),
+            "mixed precision (param %s, %s %s) is not there yet; there is: all keys fp32, or all fp64", first, names[i],
+            other);
     }
     char name[CHOICE_TEXT];
     return choice_at(formats, draft->precision[0], name) && format_parse(name, &draft->scenario.config.format);
@@ -178,8 +190,9 @@ bool validate_scenario(struct reader *reader, struct draft *draft)
     config->train.beta1 = draft->betas[0];
     config->train.beta2 = draft->betas[1];
     l->send_sync = draft->send == 1;
-    return check_heads(reader, &config->model) && check_ranks(reader, l) && check_layers(reader, config->model.layers, l) &&
-           check_sharding(reader, l) && check_batch(reader, config->train.global_batch, l) && check_precision(reader, draft);
+    return check_heads(reader, &config->model) && check_ranks(reader, l) &&
+           check_layers(reader, config->model.layers, l) && check_sharding(reader, l) &&
+           check_batch(reader, config->train.global_batch, l) && check_precision(reader, draft);
 }
 
 /* ---- size ---- */
@@ -189,23 +202,30 @@ static bool check_memory(struct reader *reader, const struct run_config *config)
     struct estimate e = estimate_run(config);
     double total = estimate_total_bytes(&e);
     if (total <= bytes_max) return true;
-    const struct { double bytes; const char *what, *path; } shares[] = {
-        {e.state, "parameters, gradients and optimizer state", "model.dim"}, {e.history, "the record of every step", "train.steps"},
-        {e.activations, "activations", "model.seq"}, {e.data, "tokens", "train.global_batch"}, {e.ranks, "ranks", "parallel.dp_shard"},
+    const struct { double bytes; const char *what, *path;
+    } shares[] = {
+        {e.state, "parameters, gradients and optimizer state", "model.dim"},
+        {e.history, "the record of every step", "train.steps"},
+        {e.activations, "activations", "model.seq"},
+        {e.data, "tokens", "train.global_batch"},
+        {e.ranks, "ranks", "parallel.dp_shard"},
     };
     int largest = 0;
     for (int i = 1; i < 5; i++) {
         if (shares[i].bytes > shares[largest].bytes) largest = i;
     }
     reader_fail_among(reader, BLAME(shares[largest].path, "model", "parallel"),
-                      "this needs about %.3g GB, most of it (%.3g GB) for %s: %.3g parameters, %d ranks, %d steps of %d sequences of %d tokens; "
-                      "at most %.0f GB are allowed", total / 1e9, shares[largest].bytes / 1e9, shares[largest].what, e.parameters,
-                      layout_ranks(&config->layout), config->train.steps, config->train.global_batch, config->model.seq, bytes_max / 1e9);
+                      "this needs about %.3g GB, most of it (%.3g GB) for %s: %.3g parameters, %d ranks, %d steps of "
+                      "%d sequences of %d tokens; "
+                      "at most %.0f GB are allowed",
+                      total / 1e9, shares[largest].bytes / 1e9, shares[largest].what, e.parameters,
+                      layout_ranks(&config->layout), config->train.steps, config->train.global_batch, config->model.seq,
+                      bytes_max / 1e9);
     return false;
 }
 
-/* A step without a single target would divide by 0. Only steps of few tokens, or a text of nothing but line ends, come to
- * that; so of longer steps only the first is looked at. */
+/* A step without a single target would divide by 0. Only steps of few tokens, or a text of nothing but line ends,
+ * come to that; so of longer steps only the first is looked at. */
 static bool check_targets(struct reader *reader, const struct run_config *config)
 {
     const int64_t few = 4096, most = 4000000; /* tokens */
@@ -219,9 +239,11 @@ static bool check_targets(struct reader *reader, const struct run_config *config
         if (data_count(&data, s * batch, batch).valid == 0) empty = s;
     }
     arena_free(arena);
-    return empty < 0 || reader_fail_among(reader, BLAME("data.text", "data.packing", "train.global_batch"),
-                                          "step %d has no token to predict: each of its tokens is the last of a document; allowed: "
-                                          "longer paragraphs, more sequences a step, or packing stream", empty);
+    return empty < 0 ||
+           reader_fail_among(reader, BLAME("data.text", "data.packing", "train.global_batch"),
+                             "step %d has no token to predict: each of its tokens is the last of a document; allowed: "
+                             "longer paragraphs, more sequences a step, or packing stream",
+                             empty);
 }
 
 bool validate_size(struct reader *reader, const struct scenario *scenario)

@@ -1,6 +1,7 @@
 /* arena: chunks of growing size, kept for reuse when released. */
 #include "sim/arena.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -9,8 +10,9 @@
 #include <sys/mman.h>
 
 #include "sim/assertion.h"
+#include "sim/sanitizer.h"
 
-enum { ALIGNMENT = 64, CHUNK_BYTES_MIN = 64 * 1024, HUGE_PAGE_BYTES = 2 << 20 };
+enum { ALIGNMENT = 64, CHUNK_BYTES_MIN = 64 * 1024, CHUNK_BYTES_MAX = (4 << 20) - 64, HUGE_PAGE_BYTES = 2 << 20 };
 
 struct chunk { struct chunk *previous, *next; size_t size, used; /* used: while a later one is current */ };
 /* Data starts at the next multiple of ALIGNMENT after the header. */
@@ -64,6 +66,57 @@ void memory_poison(void *data, size_t bytes)
     memset(data, 0xFF, bytes);
 }
 
+/* Large chunks lie on huge pages where the kernel has them, and are kept in the process when an arena is
+ * freed: the first touch of fresh memory is otherwise a good part of a run's time, and one experiment makes
+ * several runs. What was in them is never read (poison checks hold that). */
+static struct { pthread_mutex_t mutex; struct chunk *first; size_t bytes; } spare = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+enum { SPARE_BYTES_MAX = 1 << 30 };
+
+static struct chunk *spare_take(size_t size)
+{
+    pthread_mutex_lock(&spare.mutex);
+    struct chunk **link = &spare.first, *chunk;
+    while ((chunk = *link) && (chunk->size < size || chunk->size > 2 * size + HUGE_PAGE_BYTES)) link = &chunk->next;
+    if (chunk) {
+        *link = chunk->next;
+        spare.bytes -= chunk->size;
+    }
+    pthread_mutex_unlock(&spare.mutex);
+    return chunk;
+}
+
+static bool spare_give(struct chunk *chunk)
+{
+    if (!SANITIZER_KEEPS_FREED || chunk->size < HUGE_PAGE_BYTES / 2) return false;
+    pthread_mutex_lock(&spare.mutex);
+    bool taken = spare.bytes + chunk->size <= SPARE_BYTES_MAX;
+    if (taken) {
+        chunk->next = spare.first;
+        spare.first = chunk;
+        spare.bytes += chunk->size;
+    }
+    pthread_mutex_unlock(&spare.mutex);
+    return taken;
+}
+
+static struct chunk *chunk_new(size_t size)
+{
+    void *data = NULL;
+    if (size > SIZE_MAX - HEADER - 2 * HUGE_PAGE_BYTES) memory_failed(size);
+    size_t total = HEADER + size;
+    bool huge = total >= HUGE_PAGE_BYTES / 2;
+    struct chunk *chunk = huge ? spare_take(size) : NULL;
+    if (huge) total = (total + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    if (!chunk) {
+        if (posix_memalign(&data, huge ? HUGE_PAGE_BYTES : ALIGNMENT, total)) memory_failed(total);
+        if (huge) (void)madvise(data, total, MADV_HUGEPAGE); /* only a wish */
+        chunk = data;
+        chunk->size = total - HEADER;
+    }
+    *chunk = (struct chunk){.size = chunk->size};
+    return chunk;
+}
+
 struct arena *arena_new(const char *name, bool poison)
 {
     struct arena *arena = memory_zalloc(sizeof *arena);
@@ -77,7 +130,7 @@ void arena_free(struct arena *arena)
     if (!arena) return;
     for (struct chunk *chunk = arena->first, *next; chunk; chunk = next) {
         next = chunk->next;
-        free(chunk);
+        if (!spare_give(chunk)) free(chunk);
     }
     free(arena->name);
     free(arena);
@@ -88,29 +141,13 @@ static char *chunk_data(struct chunk *chunk)
     return (char *)chunk + HEADER;
 }
 
-/* Large chunks lie on huge pages where the kernel has them: a run's first touch of its memory is otherwise
- * a good part of its time. */
-static struct chunk *chunk_new(size_t size)
-{
-    void *data = NULL;
-    if (size > SIZE_MAX - HEADER - 2 * HUGE_PAGE_BYTES) memory_failed(size);
-    size_t total = HEADER + size;
-    bool huge = total >= HUGE_PAGE_BYTES / 2;
-    if (huge) total = (total + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-    if (posix_memalign(&data, huge ? HUGE_PAGE_BYTES : ALIGNMENT, total)) memory_failed(total);
-    if (huge) (void)madvise(data, total, MADV_HUGEPAGE); /* only a wish */
-    struct chunk *chunk = data;
-    *chunk = (struct chunk){.size = total - HEADER};
-    return chunk;
-}
-
 /* A chunk that holds bytes, right behind the current one. */
 static void next_chunk(struct arena *arena, size_t bytes)
 {
     struct chunk *current = arena->current, *next = current ? current->next : arena->first;
     if (!next || next->size < bytes) {
         size_t size = current ? 2 * current->size : CHUNK_BYTES_MIN;
-        if (size > (size_t)64 << 20) size = (size_t)64 << 20;
+        if (size > CHUNK_BYTES_MAX) size = CHUNK_BYTES_MAX;
         struct chunk *fresh = chunk_new(size < bytes ? bytes : size);
         fresh->previous = current;
         fresh->next = next;

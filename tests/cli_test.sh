@@ -91,8 +91,10 @@ check "quiet" 0 "$hpsim" "$small" --quiet
 [ "$(wc -l <"$work/out")" -eq 1 ] || fail "more than one line"
 check "colour" 0 "$hpsim" "$small" --quiet --color always
 grep -q "$(printf '\033')" "$work/out" || fail "no colour"
-check "fault" 1 "$hpsim" "$small" --fault loss-divided-twice; says out "DIVERGED in pp.loss, not as expected"
-check "expected fault" 0 "$hpsim" "$small" --fault loss-divided-twice --set expect.verdict=diverged; says out "as expected"
+check "fault" 1 "$hpsim" "$small" --fault loss-divided-twice
+says out "DIVERGED in pp.loss, not as expected"
+check "expected fault" 0 "$hpsim" "$small" --fault loss-divided-twice --set expect.verdict=diverged
+says out "as expected"
 check "never hit" 1 "$hpsim" "$small" --fault loss-divided-twice@step=9 --quiet
 check "json on standard output" 0 "$hpsim" "$small" --json -
 [ "$(head -c 1 "$work/out")" = "{" ] || fail "not only JSON"
@@ -107,7 +109,9 @@ grep '"digest"' "$work/r.json" >"$work/a"; grep '"digest"' "$work/s.json" >"$wor
 cmp -s "$work/a" "$work/b" || fail "another digest with other threads"
 check "no such folder" 2 "$hpsim" "$small" --json "$work/none/r.json"; silent out; says err "cannot write --json"
 check "collision" 2 "$hpsim" "$small" --json "$work/x" --csv "$work/x"; says err "both write"
-if [ -w /dev/full ]; then
+mkfifo "$work/pipe"
+check "dump into a pipe" 2 "$hpsim" "$small" --dump "$work/pipe"; says err "no regular file"
+if [ -c /dev/full ]; then
     check "full disk" 2 "$hpsim" "$small" --quiet --csv /dev/full; says err "No space left"
     check "full standard output" 2 sh -c '"$0" faults >/dev/full' "$hpsim"; says err "No space left"
 fi
@@ -116,7 +120,8 @@ check "reader that leaves" 0 sh -c '{ "$0" faults; echo $? >"$1"; } | head -n 1'
 silent err
 
 # ---- explain ----
-check "explain" 0 "$hpsim" explain loss "$small";       says out "every valid token weighs 1/N"; says out "mean of means"
+check "explain" 0 "$hpsim" explain loss "$small";       says out "every valid token weighs 1/N"
+says out "mean of means"
 check "explain fault" 0 "$hpsim" explain loss "$small" --fault loss-divided-twice; says out "pp.loss.scale is 1/M"
 check "explain json" 0 "$hpsim" explain loss "$small" --json -; says out '"mean_of_means"'
 

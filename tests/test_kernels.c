@@ -1,154 +1,9 @@
-/* test_kernels: the row-wise and elementwise kernel operations and the elementary functions. */
-#define VARIANT_CPU plain /* the header's functions are the same at every width: rows_and_variants compares them */
+/* test_kernels: values of the row-wise and elementwise kernel operations and of the elementary functions. */
+#define VARIANT_CPU plain /* elementary.h is the same at every width: test_kernels_variants compares them */
 #include "tests/kernels_support.h"
 #include "model/kernels/elementary.h"
 
-/* ---- one call of each operation over the same inputs, into named outputs ---- */
-
-enum { T_ROWS = 19, WIDTH = 53, HEADS = 3, HEAD_DIM = 22, VOCABULARY = 91, OUTPUTS_MAX = 64 };
-struct outputs { int count; const char *name[OUTPUTS_MAX]; size_t n[OUTPUTS_MAX]; void *at[OUTPUTS_MAX]; };
-
-static void *output(struct outputs *out, const char *name, size_t n, enum format s, unsigned salt)
-{
-    ck_assert_int_lt(out->count, OUTPUTS_MAX);
-    out->name[out->count] = name;
-    out->n[out->count] = n;
-    return out->at[out->count++] = numbers(n, s, salt, 2);
-}
-
-static void outputs_free(struct outputs *out)
-{
-    for (int i = 0; i < out->count; i++)
-        free(out->at[i]);
-}
-
-static void *part(void *data, size_t first, enum format s)
-{
-    return (char *)data + first * real_bytes(s);
-}
-
-/* Row-wise operations on rows [first, first + rows) of T_ROWS. Accumulating ones go through all rows either way. */
-static void run_rows(const struct ops *ops, struct outputs *out, const int32_t *tokens, const int32_t *positions, int64_t first,
-                     int64_t rows)
-{
-    const enum format s = ops->storage;
-    const size_t f = (size_t)first;
-    void *x = numbers(T_ROWS * WIDTH, s, 1, 3), *dy = numbers(T_ROWS * WIDTH, s, 2, 1), *w = numbers(WIDTH, s, 3, 1);
-    void *table = numbers(VOCABULARY * WIDTH, s, 4, 1), *logits = numbers(T_ROWS * VOCABULARY, s, 5, 900);
-    void *weight = numbers(T_ROWS, s, 6, 1);
-    put(x, 5, s, -0.0), put(x, 6, s, 1e30), put(x, 7, s, -1e30), put(x, 8, s, -100), put(x, 9, s, -750);
-#define OUT(name, n, salt) (first == 0 ? output(out, name, n, s, salt) : out->at[next++])
-#define ROWS(data, width) tensor_2d(part(data, f * (width), s), s, rows, width)
-    int next = 0;
-    void *y = OUT("embedding_forward", T_ROWS * WIDTH, 10), *norm = OUT("rmsnorm_forward", T_ROWS * WIDTH, 11);
-    void *rstd = OUT("rstd", T_ROWS, 12), *dx = OUT("rmsnorm_backward_input", T_ROWS * WIDTH, 13);
-    void *dw = OUT("rmsnorm_backward_weight", WIDTH, 14), *d_table = OUT("embedding_backward", VOCABULARY * WIDTH, 15);
-    void *rope = OUT("rope_forward", T_ROWS * HEADS * HEAD_DIM, 16), *back = OUT("rope_backward", T_ROWS * HEADS * HEAD_DIM, 17);
-    void *a = OUT("swiglu_forward", T_ROWS * WIDTH, 18), *dg = OUT("swiglu_backward dg", T_ROWS * WIDTH, 19);
-    void *du = OUT("swiglu_backward du", T_ROWS * WIDTH, 20), *biased = OUT("bias_forward", T_ROWS * WIDTH, 21);
-    void *db = OUT("bias_backward", WIDTH, 22), *loss = OUT("loss", T_ROWS, 23), *lse = OUT("lse", T_ROWS, 24);
-    void *dlogits = OUT("cross_entropy_backward", T_ROWS * VOCABULARY, 25);
-    struct tensor scale = tensor_1d(part(rstd, f, s), s, rows), lses = tensor_1d(part(lse, f, s), s, rows);
-    struct tensor width = tensor_1d(w, s, WIDTH);
-    ops->embedding_forward(ROWS(y, WIDTH), tokens + first, tensor_2d(table, s, VOCABULARY, WIDTH));
-    ops->embedding_backward(tensor_2d(d_table, s, VOCABULARY, WIDTH), tokens + first, ROWS(dy, WIDTH));
-    ops->rmsnorm_forward(ROWS(norm, WIDTH), scale, ROWS(x, WIDTH), width, 1e-5);
-    ops->rmsnorm_backward_input(ROWS(dx, WIDTH), ROWS(dy, WIDTH), ROWS(x, WIDTH), width, scale);
-    ops->rmsnorm_backward_weight(tensor_1d(dw, s, WIDTH), ROWS(dy, WIDTH), ROWS(x, WIDTH), scale);
-    ops->rope_forward(tensor_3d(part(rope, f * HEADS * HEAD_DIM, s), s, rows, HEADS, HEAD_DIM), positions + first, 10000);
-    ops->rope_backward(tensor_3d(part(back, f * HEADS * HEAD_DIM, s), s, rows, HEADS, HEAD_DIM), positions + first, 500);
-    ops->swiglu_forward(ROWS(a, WIDTH), ROWS(x, WIDTH), ROWS(dy, WIDTH));
-    ops->swiglu_backward(ROWS(dg, WIDTH), ROWS(du, WIDTH), ROWS(y, WIDTH), ROWS(x, WIDTH), ROWS(dy, WIDTH));
-    ops->bias_forward(ROWS(biased, WIDTH), width);
-    ops->bias_backward(tensor_1d(db, s, WIDTH), ROWS(dy, WIDTH));
-    ops->cross_entropy_forward(tensor_1d(part(loss, f, s), s, rows), lses, ROWS(logits, VOCABULARY), tokens + first);
-    ops->cross_entropy_backward(ROWS(dlogits, VOCABULARY), ROWS(logits, VOCABULARY), lses, tokens + first,
-                                tensor_1d(part(weight, f, s), s, rows));
-    ops->cross_entropy_backward(ROWS(logits, VOCABULARY), ROWS(logits, VOCABULARY), lses, tokens + first,
-                                tensor_1d(part(weight, f, s), s, rows));
-    ck_assert(same_bits(part(logits, f * VOCABULARY, s), part(dlogits, f * VOCABULARY, s), (size_t)rows * VOCABULARY, s));
-    free(x), free(dy), free(w), free(table), free(logits), free(weight);
-}
-
-static void rows_inputs(int32_t *tokens, int32_t *positions, bool ignore)
-{
-    for (int t = 0; t < T_ROWS; t++) {
-        tokens[t] = (t * t * 5 + 3) % VOCABULARY;
-        positions[t] = t % 5 == 4 ? 1000003 - t : t * 257 % 300; /* with clashes in a small direct-mapped table */
-        if (ignore && t % 6 == 2)
-            tokens[t] = -1;
-    }
-}
-
-/* All variants of every row-wise operation give the same bits, and row by row as all at once; the gradient of
- * cross-entropy may overwrite its logits. */
-START_TEST(rows_and_variants)
-{
-    int32_t tokens[T_ROWS], positions[T_ROWS];
-    rows_inputs(tokens, positions, false);
-    for (int s = 0; s < 2; s++) {
-        const struct ops *tables[3];
-        const int count = variants(storages[s], tables);
-        struct outputs first = {0};
-        run_rows(tables[0], &first, tokens, positions, 0, T_ROWS);
-        for (int t = 1; t < 2 * count; t++) {
-            struct outputs out = {0};
-            run_rows(tables[t % count], &out, tokens, positions, 0, t < count ? T_ROWS : 1);
-            for (int64_t row = 1; t >= count && row < T_ROWS; row++)
-                run_rows(tables[t % count], &out, tokens, positions, row, 1);
-            for (int i = 0; i < first.count; i++)
-                ck_assert_msg(same_bits(out.at[i], first.at[i], first.n[i], storages[s]), "%s round %d", first.name[i], t);
-            outputs_free(&out);
-        }
-        outputs_free(&first);
-    }
-}
-END_TEST
-
-/* All variants of every operation on flat arrays give the same bits at every length around the lanes. */
-START_TEST(flat_variants)
-{
-    static const size_t lengths[] = {0, 1, 2, 7, 8, 15, 16, 17, 31, 33, 100, 1003};
-    for (int s = 0; s < 2; s++) {
-        const enum format f = storages[s];
-        const struct ops *tables[3];
-        const int count = variants(f, tables);
-        for (size_t l = 0; l < sizeof(lengths) / sizeof(*lengths); l++) {
-            const size_t n = lengths[l];
-            struct outputs first = {0};
-            double sums[6], first_sums[6];
-            for (int t = 0; t < count; t++) {
-                struct outputs out = {0};
-                void *a = numbers(n, f, 1, 7), *b = numbers(n, f, 2, 1e-3);
-                tables[t]->vector_add(output(&out, "add", n, f, 3), a, b, n);
-                tables[t]->vector_scale(output(&out, "scale", n, f, 4), 1 / 3.0, n);
-                tables[t]->vector_divide(output(&out, "divide", n, f, 5), 7, n);
-                void *p = output(&out, "p", n, f, 6), *m = output(&out, "m", n, f, 7), *v = output(&out, "v", n, f, 8);
-                for (size_t i = 0; i < n; i++)
-                    put(v, i, f, fabs(get(v, i, f)));
-                tables[t]->adamw_update(p, a, m, v, n, 0.7, 1e-3, 0.9, 0.95, 1e-8, 0.1, 13);
-                tables[t]->sgd_update(p, b, m, n, 1.3, 1e-2, 0.9, 0.01, 2);
-                sums[0] = tables[t]->vector_sum_squares(a, n);
-                tables[t]->vector_sketch(sums + 1, a, n);
-                ck_assert(sums[5] == sums[0]);
-                if (t == 0) {
-                    first = out;
-                    memcpy(first_sums, sums, sizeof(sums));
-                } else {
-                    for (int i = 0; i < out.count; i++)
-                        ck_assert_msg(same_bits(out.at[i], first.at[i], n, f), "%s at %zu", out.name[i], n);
-                    ck_assert(same_bits(sums, first_sums, 6, FORMAT_FP64));
-                    outputs_free(&out);
-                }
-                free(a), free(b);
-            }
-            outputs_free(&first);
-        }
-    }
-}
-END_TEST
-
-/* ---- values ---- */
+enum { T_ROWS = 19, HEADS = 3, HEAD_DIM = 22, VOCABULARY = 91 };
 
 static void check_near(double value, double expected, double tolerance)
 {
@@ -194,7 +49,8 @@ START_TEST(elementary_accuracy)
         ck_assert_double_le(ulps(exp_f64(vec_set_f64(x))[0], expl(x), 53, -1074), 1.01);
     for (float x = -104; x < -86; x += 0.037f)
         ck_assert_double_le(ulps(exp_f32(vec_set_f32(x))[0], expl(x), 24, -149), 1.01);
-    static const double specials[] = {0, -0.0, INFINITY, -INFINITY, NAN, 1, 1e-310, 5e-324, 1e-40, 1e300, -3, 709.7, 88.7, 710, -1e9};
+    static const double specials[] = {0, -0.0, INFINITY, -INFINITY, NAN, 1, 1e-310, 5e-324, 1e-40, 1e300, -3, 709.7,
+                                      88.7, 710, -1e9};
     for (size_t i = 0; i < sizeof(specials) / sizeof(*specials); i++) {
         const double x = specials[i];
         const float f = (float)x;
@@ -210,18 +66,21 @@ END_TEST
 /* Losses and gradients of cross-entropy: exact log-sum-exp also at logits of +-1000; ignored rows are exact zeros. */
 START_TEST(cross_entropy_values)
 {
-    int32_t tokens[T_ROWS], positions[T_ROWS];
-    rows_inputs(tokens, positions, true);
+    int32_t tokens[T_ROWS];
+    for (int t = 0; t < T_ROWS; t++)
+        tokens[t] = t % 6 == 2 ? -1 : (t * t * 5 + 3) % VOCABULARY;
     for (int s = 0; s < 2; s++)
         for (int large = 0; large < 2; large++) {
             const enum format f = storages[s];
             struct error error = {0};
             const struct ops *ops = ops_get(f, NULL, "fixed", &error);
             void *logits = numbers(T_ROWS * VOCABULARY, f, 1, large ? 1000 : 4), *weight = numbers(T_ROWS, f, 2, 1);
-            void *loss = numbers(T_ROWS, f, 3, 1), *lse = numbers(T_ROWS, f, 4, 1), *grad = numbers(T_ROWS * VOCABULARY, f, 5, 1);
+            void *loss = numbers(T_ROWS, f, 3, 1), *lse = numbers(T_ROWS, f, 4, 1),
+                *grad = numbers(T_ROWS * VOCABULARY, f, 5, 1);
             struct tensor l = tensor_2d(logits, f, T_ROWS, VOCABULARY), lses = tensor_1d(lse, f, T_ROWS);
             ops->cross_entropy_forward(tensor_1d(loss, f, T_ROWS), lses, l, tokens);
-            ops->cross_entropy_backward(tensor_2d(grad, f, T_ROWS, VOCABULARY), l, lses, tokens, tensor_1d(weight, f, T_ROWS));
+            ops->cross_entropy_backward(tensor_2d(grad, f, T_ROWS, VOCABULARY), l, lses, tokens,
+                                        tensor_1d(weight, f, T_ROWS));
             const double eps = (f == FORMAT_FP64 ? 0x1p-53 : 0x1p-24) * (large ? 3000 : 40);
             for (size_t t = 0; t < T_ROWS; t++) {
                 long double sum = 0;
@@ -233,7 +92,8 @@ START_TEST(cross_entropy_values)
                     check_near(get(grad, t * VOCABULARY + v, f), expected, tokens[t] < 0 ? 0 : eps);
                     ck_assert(tokens[t] >= 0 || !signbit(get(grad, t * VOCABULARY + v, f)));
                 }
-                double expected = tokens[t] < 0 ? 0 : (double)logl(sum) - get(logits, t * VOCABULARY + (size_t)tokens[t], f);
+                double expected = tokens[t] < 0 ? 0 : (double)logl(sum) - get(logits,
+                                                                              t * VOCABULARY + (size_t)tokens[t], f);
                 check_near(get(loss, t, f), expected, tokens[t] < 0 ? 0 : eps);
             }
             free(logits), free(weight), free(loss), free(lse), free(grad);
@@ -347,7 +207,8 @@ START_TEST(embedding_values)
     ops->embedding_forward(tensor_2d(y, FORMAT_FP64, R, C), tokens, tensor_2d(w, FORMAT_FP64, V, C));
     ops->embedding_backward(tensor_2d(dw, FORMAT_FP64, V, C), tokens, tensor_2d(dy, FORMAT_FP64, R, C));
     for (size_t c = 0; c < C; c++) {
-        ck_assert(y[c] == w[3 * C + c] && y[C + c] == w[c] && y[2 * C + c] == w[3 * C + c] && y[3 * C + c] == w[4 * C + c]);
+        ck_assert(y[c] == w[3 * C + c] && y[C + c] == w[c] && y[2 * C + c] == w[3 * C + c] &&
+                  y[3 * C + c] == w[4 * C + c]);
         ck_assert(dw[3 * C + c] == dy[c] + dy[2 * C + c] && dw[c] == dy[C + c] && dw[C + c] == 0);
     }
     free(w), free(dy);
@@ -434,8 +295,6 @@ int main(void)
     Suite *suite = suite_create("kernels");
     TCase *tests = tcase_create("kernels");
     tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, rows_and_variants);
-    tcase_add_test(tests, flat_variants);
     tcase_add_test(tests, elementary_accuracy);
     tcase_add_test(tests, cross_entropy_values);
     tcase_add_test(tests, rope_values);

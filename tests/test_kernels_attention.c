@@ -21,7 +21,8 @@ static struct buffers inputs(const struct problem *p, enum format s)
     b.at[Q] = numbers(q_count(p), s, 1, p->scale), b.at[K] = numbers(k_count(p), s, 2, p->scale);
     b.at[V] = numbers(k_count(p), s, 3, 1), b.at[D_O] = numbers(q_count(p), s, 4, 1);
     b.at[O] = numbers(q_count(p), s, 5, 1), b.at[LSE] = numbers(lse_count(p), s, 6, 1);
-    b.at[DQ] = numbers(q_count(p), s, 7, 1), b.at[DK] = numbers(k_count(p), s, 8, 1), b.at[DV] = numbers(k_count(p), s, 9, 1);
+    b.at[DQ] = numbers(q_count(p), s, 7, 1), b.at[DK] = numbers(k_count(p), s, 8, 1);
+    b.at[DV] = numbers(k_count(p), s, 9, 1);
     return b;
 }
 
@@ -45,7 +46,8 @@ static void run(const struct ops *ops, const struct problem *p, struct buffers *
     memset(memory, 0xff, bytes + 1); /* NaNs: nothing may be read that was not written */
     ops->attention_forward(t[O], t[LSE], t[Q], t[K], t[V], p->causal, p->documents, memory + 1);
     memset(memory, 0xff, bytes + 1);
-    ops->attention_backward(t[DQ], t[DK], t[DV], t[D_O], t[Q], t[K], t[V], t[O], t[LSE], p->causal, p->documents, memory + 1);
+    ops->attention_backward(t[DQ], t[DK], t[DV], t[D_O], t[Q], t[K], t[V], t[O], t[LSE], p->causal, p->documents,
+                            memory + 1);
     free(memory);
 }
 
@@ -155,9 +157,11 @@ START_TEST(attention_is_its_definition)
                     const int x = outputs[o];
                     const size_t n = x == O || x == DQ ? q_count(&p) : x == LSE ? lse_count(&p) : k_count(&p);
                     double e = relative_error(b.at[x], r.at[x], n, storages[s]);
-                    if (p.scale > 1 && (x == DQ || x == DK)) /* one-hot rows: gradients that vanish; against what cancels */
+                    /* one-hot rows: gradients that vanish; measured against what cancels */
+                    if (p.scale > 1 && (x == DQ || x == DK))
                         e *= norm(r.at[x], n) / (norm(r.at[x], n) + p.scale * sqrt((double)n));
-                    ck_assert_msg(e <= bound, "problem %zu documents %d fp%d output %d: %g", i, kind, s ? 64 : 32, x, e);
+                    ck_assert_msg(e <= bound, "problem %zu documents %d fp%d output %d: %g", i, kind,
+                                  s ? 64 : 32, x, e);
                 }
                 buffers_free(&b), buffers_free(&r);
             }
@@ -196,8 +200,8 @@ START_TEST(attention_bits_are_one)
                     }
                     for (int x = O; x < BUFFERS; x++) {
                         size_t n = x == O || x == DQ ? q_count(&p) : x == LSE ? lse_count(&p) : k_count(&p);
-                        ck_assert_msg(same_bits(b.at[x], first.at[x], n, storages[s]), "problem %zu kind %d round %d output %d",
-                                      i, kind, t, x);
+                        ck_assert_msg(same_bits(b.at[x], first.at[x], n, storages[s]),
+                                      "problem %zu kind %d round %d output %d", i, kind, t, x);
                     }
                     buffers_free(&b);
                 }
@@ -206,8 +210,8 @@ START_TEST(attention_bits_are_one)
 }
 END_TEST
 
-/* A causal query's bits come from its past alone: NaNs in later keys and values reach no earlier output, and NaNs in later
- * queries and gradients reach no gradient of a later key. */
+/* A causal query's bits come from its past alone: NaNs in later keys and values reach no earlier output or dq, and
+ * NaNs in earlier queries and gradients reach no dk or dv of a later key. */
 START_TEST(attention_never_touches_the_unseen)
 {
     const struct problem p = {1, 50, 2, 1, 16, true, NULL, 1};

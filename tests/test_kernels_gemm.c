@@ -4,8 +4,8 @@
 struct shape { int64_t m, n, k; };
 
 /* The definition: one fused chain an element, k ascending, from C or +0. */
-static void naive(enum format s, bool ta, bool tb, struct shape d, const void *a, int64_t lda, const void *b, int64_t ldb,
-                  bool accumulate, void *c, int64_t ldc)
+static void naive(enum format s, bool ta, bool tb, struct shape d, const void *a, int64_t lda, const void *b,
+                  int64_t ldb, bool accumulate, void *c, int64_t ldc)
 {
     for (int64_t i = 0; i < d.m; i++)
         for (int64_t j = 0; j < d.n; j++) {
@@ -118,11 +118,11 @@ START_TEST(gemm_cuts_change_nothing)
             }
             char *rows = copy_of(p.c, p.c_count, storages[s]), *columns = copy_of(p.c, p.c_count, storages[s]);
             for (int64_t i = 0; i < d.m; i++)
-                tables[t]->gemm(false, true, 1, d.n, d.k, (char *)p.a + (size_t)(i * p.lda) * bytes, p.lda, p.b, p.ldb, false,
-                                rows + (size_t)(i * p.ldc) * bytes, p.ldc);
+                tables[t]->gemm(false, true, 1, d.n, d.k, (char *)p.a + (size_t)(i * p.lda) * bytes, p.lda, p.b,
+                                p.ldb, false, rows + (size_t)(i * p.ldc) * bytes, p.ldc);
             for (int64_t j = 0; j < d.n; j++)
-                tables[t]->gemm(false, true, d.m, 1, d.k, p.a, p.lda, (char *)p.b + (size_t)(j * p.ldb) * bytes, p.ldb, false,
-                                columns + (size_t)j * bytes, p.ldc);
+                tables[t]->gemm(false, true, d.m, 1, d.k, p.a, p.lda, (char *)p.b + (size_t)(j * p.ldb) * bytes,
+                                p.ldb, false, columns + (size_t)j * bytes, p.ldc);
             ck_assert(same_bits(rows, whole, p.c_count, storages[s]));
             ck_assert(same_bits(columns, whole, p.c_count, storages[s]));
             free(rows), free(columns), free(whole);

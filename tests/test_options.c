@@ -37,7 +37,8 @@ START_TEST(accepts)
 {
     struct options options;
     struct error error;
-    ck_assert(parse(&options, everything, "a.json --set train.steps=3 --set=model.dim=24 --threads 7 --seed=18446744073709551615", &error));
+    ck_assert(parse(&options, everything,
+                    "a.json --set train.steps=3 --set=model.dim=24 --threads 7 --seed=18446744073709551615", &error));
     ck_assert_int_eq(options.arguments_count, 1);
     ck_assert_str_eq(options.arguments[0], "a.json");
     ck_assert_int_eq(options.overrides_count, 2);
@@ -48,7 +49,9 @@ START_TEST(accepts)
     ck_assert(options.seed_given && options.seed == UINT64_MAX);
     options_done(&options);
 
-    ck_assert(parse(&options, everything, "--fault loss-divided-twice@step=0+2 x.json --fault=a:b --json - --color always -- --odd.json", &error));
+    ck_assert(parse(&options, everything,
+                    "--fault loss-divided-twice@step=0+2 x.json --fault=a:b --json - --color always -- --odd.json",
+                    &error));
     ck_assert_int_eq(options.faults_count, 2);
     ck_assert_str_eq(options.faults[1], "a:b");
     ck_assert_str_eq(options.json, "-");
@@ -86,9 +89,12 @@ END_TEST
 /* Numbers are whole, in range, and nothing else: no sign, no blank, no exponent, no overflow. */
 START_TEST(numbers_are_strict)
 {
-    static const char *const wrong[] = {"--seed -1", "--seed +1", "--seed=1.0", "--seed 1e3", "--seed 0x10", "--threads 0",
-                                        "--threads 1025", "--jobs x", "--seed 18446744073709551616", "--interleave 7a"};
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) refuse(wrong[i], everything, "is not a whole number from", "");
+    static const char *const wrong[] = {"--seed -1",      "--seed +1",   "--seed=1.0",
+                                        "--seed 1e3",     "--seed 0x10", "--threads 0",
+                                        "--threads 1025", "--jobs x",    "--seed 18446744073709551616",
+                                        "--interleave 7a"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        refuse(wrong[i], everything, "is not a whole number from", "");
     refuse("--seed=", everything, "needs a value", "");
 }
 END_TEST
@@ -130,8 +136,17 @@ END_TEST
 /* The shortest text of a number reads back as the same bits. */
 START_TEST(numbers_read_back)
 {
-    static const double values[] = {0, -0.0, 0.1, 1.0 / 3, 5e-324, 1.7976931348623157e308, 2.2250738585072014e-308, 123456789012345678.0,
-                                    1e23, 5.6100001335144043, -7e-9};
+    static const double values[] = {0,
+                                    -0.0,
+                                    0.1,
+                                    1.0 / 3,
+                                    5e-324,
+                                    1.7976931348623157e308,
+                                    2.2250738585072014e-308,
+                                    123456789012345678.0,
+                                    1e23,
+                                    5.6100001335144043,
+                                    -7e-9};
     char text[NUMBER_TEXT];
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
         double back = strtod(number_shortest(values[i], text), NULL);

@@ -32,9 +32,17 @@ static void push_loss(struct rank_record *rank, int step, int m, double N)
     struct loss_fact *fact = &rank->losses.items[rank->losses.count++];
     int64_t n = valid_of(rank->data_rank, m);
     double *loss = arena_zalloc(arena, SEQ * sizeof *loss), *weight = arena_zalloc(arena, SEQ * sizeof *weight);
-    *fact = (struct loss_fact){.step = step, .microbatch = m, .valid = n, .unshifted = SEQ - 1, .positions = SEQ, .denominator = N,
-                               .scale = rank->data_rank == 1 ? 1.0 / M : 1, .compensation = D, .token_count = SEQ,
-                               .token_loss = loss, .token_weight = weight};
+    *fact = (struct loss_fact){.step = step,
+                               .microbatch = m,
+                               .valid = n,
+                               .unshifted = SEQ - 1,
+                               .positions = SEQ,
+                               .denominator = N,
+                               .scale = rank->data_rank == 1 ? 1.0 / M : 1,
+                               .compensation = D,
+                               .token_count = SEQ,
+                               .token_loss = loss,
+                               .token_weight = weight};
     fact->seed = fact->compensation * fact->scale / N;
     for (int t = 0; t < n; t++) {
         loss[t] = 2 + 0.25 * t;
@@ -50,22 +58,34 @@ static void push_gradient(struct rank_record *rank, int step, int unit, double N
     struct gradient_fact *fact = &rank->gradients.items[rank->gradients.count++];
     double *probe = arena_zalloc(arena, 2 * D * M * sizeof *probe);
     for (int i = 0; i < D * M; i++) probe[(step & 1) * D * M + i] = (i / M == 1 ? 1.0 / M : 1) / N;
-    *fact = (struct gradient_fact){.step = step, .microbatch = -1, .unit = unit, .stage = GRADIENT_REDUCED, .probe_count = 2 * D * M,
-                                   .probe = probe, .finite = true};
+    *fact = (struct gradient_fact){.step = step,
+                                   .microbatch = -1,
+                                   .unit = unit,
+                                   .stage = GRADIENT_REDUCED,
+                                   .probe_count = 2 * D * M,
+                                   .probe = probe,
+                                   .finite = true};
 }
 
 static void fill_rank(int r, double N)
 {
     struct rank_record *rank = &record.rank[r];
-    *rank = (struct rank_record){.rank = r, .stage = r / D, .data_rank = r % D, .shard = r % D, .busy_s = 0.5, .time_s = 0.5 + 0.125 * r,
-                                 .param_bytes = 1000 + r, .peak_bytes = 4000};
+    *rank = (struct rank_record){.rank = r,
+                                 .stage = r / D,
+                                 .data_rank = r % D,
+                                 .shard = r % D,
+                                 .busy_s = 0.5,
+                                 .time_s = 0.5 + 0.125 * r,
+                                 .param_bytes = 1000 + r,
+                                 .peak_bytes = 4000};
     rank->losses.items = arena_zalloc(arena, STEPS * M * sizeof *rank->losses.items);
     rank->gradients.items = arena_zalloc(arena, STEPS * sizeof *rank->gradients.items);
     rank->factors.items = arena_zalloc(arena, STEPS * sizeof *rank->factors.items);
     rank->counts.items = arena_zalloc(arena, STEPS * sizeof *rank->counts.items);
     for (int step = 0; step < STEPS; step++) {
         push_gradient(rank, step, rank->stage ? 3 : 0, N);
-        rank->factors.items[rank->factors.count++] = (struct factor_fact){&site_fsdp_grad_divisor, step, M - 1, rank->stage ? 3 : 0, D};
+        rank->factors.items[rank->factors.count++] =
+            (struct factor_fact){&site_fsdp_grad_divisor, step, M - 1, rank->stage ? 3 : 0, D};
         if (rank->stage != PP - 1) continue;
         int64_t own = 0;
         for (int m = 0; m < M; m++) {
@@ -79,7 +99,8 @@ static void fill_rank(int r, double N)
 static void fill_config(struct run_config *config)
 {
     *config = (struct run_config){.seed = 11, .format = FORMAT_FP64};
-    config->model = (struct model_config){.layers = 2, .dim = 6, .heads = 3, .kv_heads = 3, .head_dim = 2, .ffn = 10, .vocab = 13, .seq = SEQ};
+    config->model = (struct model_config){
+        .layers = 2, .dim = 6, .heads = 3, .kv_heads = 3, .head_dim = 2, .ffn = 10, .vocab = 13, .seq = SEQ};
     config->train = (struct train_config){.steps = STEPS, .global_batch = D * M};
     config->layout = (struct layout){.pp = PP, .dp_replicate = 1, .dp_shard = D, .microbatches = M, .schedule = "1F1B",
                                      .layers_per_stage = {1, 1}, .zero = ZERO_3, .reduce_op = FSDP_REDUCE_AVG};
@@ -89,19 +110,47 @@ static void fill_result(void)
 {
     static struct step_result steps[STEPS];
     static struct check_result checks[] = {
-        {.id = "token-weight", .status = CHECK_FAIL, .value = 0.8, .limit = 1e-6, .why = "rank 4 is odd", .place = {4, 0, 2, -1, -1, NULL}, .findings = 3},
+        {.id = "token-weight",
+         .status = CHECK_FAIL,
+         .value = 0.8,
+         .limit = 1e-6,
+         .why = "rank 4 is odd",
+         .place = {4, 0, 2, -1, -1, NULL},
+         .findings = 3},
         {.id = "liveness", .status = CHECK_PASS, .value = NAN, .limit = NAN},
         {.id = "version", .status = CHECK_SKIP, .value = NAN, .limit = NAN, .why = "not asked for"},
     };
     for (int i = 0; i < STEPS; i++) {
-        steps[i] = (struct step_result){.step = i, .parallel = 1.0 / 3, .logged = 0.25, .standalone = 2.5, .rel_err = INFINITY,
-                                        .norm_parallel = NAN, .norm_standalone = 1e-7, .norm_rel_err = NAN, .valid_tokens = 66};
+        steps[i] = (struct step_result){.step = i,
+                                        .parallel = 1.0 / 3,
+                                        .logged = 0.25,
+                                        .standalone = 2.5,
+                                        .rel_err = INFINITY,
+                                        .norm_parallel = NAN,
+                                        .norm_standalone = 1e-7,
+                                        .norm_rel_err = NAN,
+                                        .valid_tokens = 66};
     }
-    result = (struct result){.scenario = &scenario, .parallel = &record, .verdict = VERDICT_DIVERGED, .as_expected = true,
-                             .steps_count = STEPS, .steps = steps, .checks_count = 3, .checks = checks, .has_diagnosis = true, .wall_s = 0.5};
+    result = (struct result){.scenario = &scenario,
+                             .parallel = &record,
+                             .verdict = VERDICT_DIVERGED,
+                             .as_expected = true,
+                             .steps_count = STEPS,
+                             .steps = steps,
+                             .checks_count = 3,
+                             .checks = checks,
+                             .has_diagnosis = true,
+                             .wall_s = 0.5};
     struct diagnosis *d = &result.diagnosis;
-    *d = (struct diagnosis){.component = "pp.loss", .site = "pp.loss.scale", .ranks_count = 1, .ranks = {4}, .place = {4, 0, 0, -1, -1, NULL},
-                            .summary = "the loss is scaled once more", .next = "the loss function", .evidence_count = 1, .candidates_count = 1};
+    *d = (struct diagnosis){.component = "pp.loss",
+                            .site = "pp.loss.scale",
+                            .ranks_count = 1,
+                            .ranks = {4},
+                            .place = {4, 0, 0, -1, -1, NULL},
+                            .summary = "the loss is scaled once more",
+                            .next = "the loss function",
+                            .evidence_count = 1,
+                            .candidates_count = 1};
     d->evidence[0] = (struct evidence_item){"loss", 3e-7, 0.8, "1/M"};
     d->candidates[0] = (struct candidate){"loss-divided-twice", 0.98};
     result.faults_count = 1;
@@ -113,7 +162,8 @@ static void set_up(void)
     arena = arena_new("test", false);
     scenario = (struct scenario){.name = "made_up"};
     fill_config(&scenario.config);
-    record = (struct record){.config = scenario.config, .ranks = RANKS, .cpu_path = "plain", .gemm = "fixed", .coroutine = "none"};
+    record = (struct record){
+        .config = scenario.config, .ranks = RANKS, .cpu_path = "plain", .gemm = "fixed", .coroutine = "none"};
     record.rank = arena_zalloc(arena, RANKS * sizeof *record.rank);
     int64_t N = 0, *due = arena_zalloc(arena, STEPS * sizeof *due);
     for (int i = 0; i < D * M; i++) N += valid_of(i / M, i % M);
@@ -161,9 +211,11 @@ static const cJSON *at(const cJSON *object, const char *key)
 START_TEST(json_has_all_keys)
 {
     cJSON *root = parse_json();
-    has_keys(root, "hpsim scenario ranks seed interleave version verdict as_expected digest steps checks diagnosis faults environment "
-             "communication time memory performance");
-    const cJSON *step = at(root, "steps")->child, *check = at(root, "checks")->child, *diagnosis = at(root, "diagnosis");
+    has_keys(root, "hpsim scenario ranks seed interleave version verdict as_expected digest steps checks diagnosis "
+                   "faults environment "
+                   "communication time memory performance");
+    const cJSON *step = at(root, "steps")->child, *check = at(root, "checks")->child,
+                *diagnosis = at(root, "diagnosis");
     has_keys(step, "step loss grad_norm valid_tokens max_grad_rel_err max_param_rel_err");
     has_keys(at(step, "loss"), "parallel logged standalone rel_err");
     has_keys(at(step, "grad_norm"), "parallel standalone rel_err");
@@ -236,7 +288,8 @@ START_TEST(loss_ledger_finds_the_factor)
         bool wrong = row->data_rank == 1;
         ck_assert_int_eq(row->wrong, wrong);
         ck_assert_int_eq(row->factor[LOSS_SCALE].wrong, wrong);
-        ck_assert(!row->factor[LOSS_DENOMINATOR].wrong && !row->factor[LOSS_COMPENSATION].wrong && !row->factor[LOSS_DIVISOR].wrong);
+        ck_assert(!row->factor[LOSS_DENOMINATOR].wrong && !row->factor[LOSS_COMPENSATION].wrong &&
+                  !row->factor[LOSS_DIVISOR].wrong);
         ck_assert(!row->measured_wrong);
         ck_assert_str_eq(row->factor[LOSS_SCALE].symbol, wrong ? "1/M" : "1");
         ck_assert_str_eq(row->ratio_symbol, wrong ? "1/M" : "");
@@ -286,8 +339,14 @@ static char *explain(enum color_choice color)
 START_TEST(explain_loss_names_the_factor)
 {
     char *text = explain(COLOR_NEVER);
-    static const char *const wanted[] = {"! x 0.2 (1/M)", "pp.loss.scale is 1/M = 0.2 in 5 of 15 micro-batches where 1 is due", "mean of means",
-                                         "rank means", "N = 66 valid tokens", "! 0.2 (1/M)", "step 0", "--verbose shows the other 1 step"};
+    static const char *const wanted[] = {"! x 0.2 (1/M)",
+                                         "pp.loss.scale is 1/M = 0.2 in 5 of 15 micro-batches where 1 is due",
+                                         "mean of means",
+                                         "rank means",
+                                         "N = 66 valid tokens",
+                                         "! 0.2 (1/M)",
+                                         "step 0",
+                                         "--verbose shows the other 1 step"};
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
         ck_assert_msg(strstr(text, wanted[i]) != NULL, "no \"%s\" in\n%s", wanted[i], text);
     }
@@ -332,10 +391,16 @@ static int lines_of(const char *text)
 START_TEST(text_tells_the_verdict)
 {
     char *text = render(false, false);
-    static const char *const wanted[] = {"6 ranks = pipeline 2 x FSDP 3, 1F1B, 5 micro-batches of 1 sequence", "fp64", "token-weight",
+    static const char *const wanted[] = {"6 ranks = pipeline 2 x FSDP 3, 1F1B, 5 micro-batches of 1 sequence",
+                                         "fp64",
+                                         "token-weight",
                                          "step 0, micro-batch 2: rank 4 is odd (0.8, limit 1.0e-06); 2 more findings",
-                                         "DIVERGED in pp.loss, as expected", "the loss is scaled once more", "loss-divided-twice 0.98",
-                                         "the loss function", "pass  liveness", "3 threads"};
+                                         "DIVERGED in pp.loss, as expected",
+                                         "the loss is scaled once more",
+                                         "loss-divided-twice 0.98",
+                                         "the loss function",
+                                         "pass  liveness",
+                                         "3 threads"};
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
         ck_assert_msg(strstr(text, wanted[i]) != NULL, "no \"%s\" in\n%s", wanted[i], text);
     }
@@ -366,7 +431,8 @@ START_TEST(text_draws_the_cycle)
     record.deadlock = (struct deadlock){2, blocked, 2, cycle};
     result.verdict = VERDICT_DEADLOCK;
     char *text = render(false, false);
-    static const char *const wanted[] = {"DEADLOCK", "rank 1", "rank 4", "0SEND_F2", "1SEND_B0", "waits for rank 1", "sends to 4"};
+    static const char *const wanted[] = {"DEADLOCK", "rank 1",           "rank 4",    "0SEND_F2",
+                                         "1SEND_B0", "waits for rank 1", "sends to 4"};
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
         ck_assert_msg(strstr(text, wanted[i]) != NULL, "no \"%s\" in\n%s", wanted[i], text);
     }
@@ -378,14 +444,19 @@ END_TEST
 START_TEST(junit_escapes)
 {
     struct suite_row rows[] = {{.end = SUITE_RAN, .scenario = "good", .as_expected = true},
-                               {.end = SUITE_RAN, .scenario = "a<b&\"c\"", .verdict = VERDICT_VIOLATED, .expected = "consistent", .why = "x > y"},
+                               {.end = SUITE_RAN,
+                                .scenario = "a<b&\"c\"",
+                                .verdict = VERDICT_VIOLATED,
+                                .expected = "consistent",
+                                .why = "x > y"},
                                {.end = SUITE_REFUSED, .scenario = "bad", .why = "line 3\nunknown key"},
                                {.end = SUITE_NOT_RUN, .scenario = "late"}};
     char *paths[] = {"p/good.json", "p/odd.json", "p/bad.json", "p/late.json"};
     struct suite suite = {4, paths, rows};
     char *text = suite_junit(&suite);
-    static const char *const wanted[] = {"tests=\"4\" failures=\"1\" errors=\"1\" skipped=\"1\"", "a&lt;b&amp;&quot;c&quot;",
-                                         "violated, expected consistent: x &gt; y", "line 3&#10;unknown key", "<skipped "};
+    static const char *const wanted[] = {"tests=\"4\" failures=\"1\" errors=\"1\" skipped=\"1\"",
+                                         "a&lt;b&amp;&quot;c&quot;", "violated, expected consistent: x &gt; y",
+                                         "line 3&#10;unknown key", "<skipped "};
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
         ck_assert_msg(strstr(text, wanted[i]) != NULL, "no \"%s\" in\n%s", wanted[i], text);
     }

@@ -74,9 +74,11 @@ int command_fail(const struct error *error)
 int command_usage_fail(const struct command *command, int arguments_count)
 {
     struct error error = {0};
-    if (arguments_count < command->arguments_min) error_input(&error, "hpsim %s needs %s", command->name, command->arguments);
-    else error_input(&error, "hpsim %s takes %s%s, got %d arguments", command->name, command->arguments[0] ? "only " : "no arguments",
-                     command->arguments, arguments_count);
+    if (arguments_count < command->arguments_min)
+        error_input(&error, "hpsim %s needs %s", command->name, command->arguments);
+    else
+        error_input(&error, "hpsim %s takes %s%s, got %d arguments", command->name,
+                    command->arguments[0] ? "only " : "no arguments", command->arguments, arguments_count);
     error_hint(&error, "hpsim %s --help shows how it is called", command->name);
     return command_fail(&error);
 }

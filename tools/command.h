@@ -9,7 +9,9 @@
 #define HPSIM_VERSION "0.1.0"
 #endif
 
-enum exit_status { EXIT_EXPECTED = 0, EXIT_UNEXPECTED = 1, EXIT_INPUT = 2, EXIT_OWN_FAULT = 70, EXIT_INTERRUPTED = 130 };
+enum exit_status {
+    EXIT_EXPECTED = 0, EXIT_UNEXPECTED = 1, EXIT_INPUT = 2, EXIT_OWN_FAULT = 70, EXIT_INTERRUPTED = 130,
+};
 
 struct command {
     const char *name;

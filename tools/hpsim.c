@@ -1,6 +1,7 @@
 /* hpsim: the program. Finds the command, parses its options, runs it, and makes sure that what was
  * written to standard output really arrived: a full disk is an error, a reader that has gone is none. */
 #include <errno.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,6 +82,8 @@ static int run_command(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    mallopt(M_MMAP_THRESHOLD, 64 << 20); /* message blocks come again in every run: not from and to the kernel each time */
+    mallopt(M_TRIM_THRESHOLD, 512 << 20);
     cJSON_Hooks hooks = {.malloc_fn = memory_alloc, .free_fn = free};
     cJSON_InitHooks(&hooks);
     interrupt_install();

@@ -10,12 +10,13 @@
 
 const char *listing_facets(unsigned facets, char text[FACETS_TEXT])
 {
-    static const char *const names[] = {"reduces", "rooted", "point-to-point", "asynchronous", "guarded", "compares-index", "merges",
-                                        "differentiable", "logarithmic"};
+    static const char *const names[] = {"reduces",        "rooted", "point-to-point", "asynchronous", "guarded",
+                                        "compares-index", "merges", "differentiable", "logarithmic"};
     size_t used = 0;
     text[0] = 0;
     for (int i = 0; i < (int)(sizeof names / sizeof names[0]); i++) {
-        if (facets >> i & 1) used += (size_t)snprintf(text + used, FACETS_TEXT - used, "%s%s", used ? "," : "", names[i]);
+        if (facets >> i & 1)
+            used += (size_t)snprintf(text + used, FACETS_TEXT - used, "%s%s", used ? "," : "", names[i]);
     }
     return text;
 }
@@ -52,7 +53,8 @@ const char *listing_parts(const struct fault *fault, enum listing_part part, cha
     for (int i = 0; i < fault->parts_count && used < 256; i++) {
         const char *name = part == PART_SITE ? fault->parts[i].site : fault->parts[i].deviation;
         bool repeated = false;
-        for (int j = 0; j < i; j++) repeated = repeated || !strcmp(name, part == PART_SITE ? fault->parts[j].site : fault->parts[j].deviation);
+        for (int j = 0; j < i; j++)
+            repeated = repeated || !strcmp(name, part == PART_SITE ? fault->parts[j].site : fault->parts[j].deviation);
         if (!repeated) used += (size_t)snprintf(text + used, 256 - used, "%s%s", used ? "," : "", name);
     }
     return text;

@@ -91,7 +91,8 @@ static bool parse_set(struct options *options, const char *text, struct error *e
     char *path = memory_alloc(length + 1);
     memcpy(path, text, length);
     path[length] = 0;
-    options->overrides = memory_realloc(options->overrides, (size_t)(options->overrides_count + 1) * sizeof *options->overrides);
+    options->overrides =
+        memory_realloc(options->overrides, (size_t)(options->overrides_count + 1) * sizeof *options->overrides);
     options->overrides[options->overrides_count++] = (struct override){path, equals + 1};
     return true;
 }
@@ -132,7 +133,8 @@ static bool parse_value(struct options *options, enum option_id id, const char *
     switch (id) {
     case OPTION_SET: return parse_set(options, value, error);
     case OPTION_FAULT:
-        options->faults = memory_realloc(options->faults, (size_t)(options->faults_count + 1) * sizeof *options->faults);
+        options->faults =
+            memory_realloc(options->faults, (size_t)(options->faults_count + 1) * sizeof *options->faults);
         options->faults[options->faults_count++] = value;
         return true;
     case OPTION_SEED: case OPTION_INTERLEAVE: case OPTION_THREADS: case OPTION_JOBS:
@@ -161,8 +163,8 @@ static bool parse_value(struct options *options, enum option_id id, const char *
 }
 
 /* words[*i] is an option; takes its value from the next word where it has one. */
-static bool parse_option(struct options *options, const char *command, uint64_t allowed, int count, char **words, int *i,
-                         struct error *error)
+static bool parse_option(struct options *options, const char *command, uint64_t allowed, int count, char **words,
+                         int *i, struct error *error)
 {
     const char *name = words[*i] + 2, *equals = strchr(name, '='), *value = equals ? equals + 1 : NULL;
     int id = option_find(name, equals ? (size_t)(equals - name) : strlen(name));

@@ -46,6 +46,12 @@ bool output_check(const char *path, const char *option, struct error *error)
     return true;
 }
 
+bool output_is_replaceable(const char *path)
+{
+    struct stat status;
+    return stat(path, &status) != 0 || S_ISREG(status.st_mode);
+}
+
 static bool write_all(int descriptor, const char *text)
 {
     size_t left = strlen(text);

@@ -49,7 +49,8 @@ static bool check_words(const char *list, struct error *error)
 {
     char *copy = memory_strdup(list), *rest = NULL;
     bool good = true;
-    for (char *word = strtok_r(copy, ",", &rest); word && good; word = strtok_r(NULL, ",", &rest)) good = check_word(word, error);
+    for (char *word = strtok_r(copy, ",", &rest); word && good; word = strtok_r(NULL, ",", &rest))
+        good = check_word(word, error);
     free(copy);
     return good;
 }
@@ -82,11 +83,16 @@ bool setup_outputs(const struct options *options, struct error *error)
     for (int i = 0; i < count; i++) {
         for (int j = 0; j < i && outputs[i].path; j++) {
             if (!outputs[j].path || strcmp(outputs[i].path, outputs[j].path) != 0) continue;
-            return error_input(error, "--%s and --%s both write to \"%s\"", outputs[j].option, outputs[i].option, outputs[i].path);
+            return error_input(error, "--%s and --%s both write to \"%s\"", outputs[j].option, outputs[i].option,
+                               outputs[i].path);
         }
     }
-    if (options->dump && !strcmp(options->dump, "-")) return error_input(error, "--dump needs a file, not standard output");
-    if (options->junit && !strcmp(options->junit, "-")) return error_input(error, "--junit needs a file, not standard output");
+    if (options->dump && !strcmp(options->dump, "-"))
+        return error_input(error, "--dump needs a file, not standard output");
+    if (options->dump && !output_is_replaceable(options->dump))
+        return error_input(error, "cannot write --dump \"%s\": it is no regular file", options->dump);
+    if (options->junit && !strcmp(options->junit, "-"))
+        return error_input(error, "--junit needs a file, not standard output");
     for (int i = 0; i < count; i++) {
         if (!output_check(outputs[i].path, outputs[i].option, error)) return false;
     }

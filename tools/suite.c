@@ -49,7 +49,9 @@ static bool collect_folder(struct suite *suite, const char *folder, int depth, s
 {
     int count = 0;
     char **names = depth < DEPTH_MAX ? read_names(folder, &count) : NULL;
-    if (!names) return error_input(error, "cannot read the folder \"%s\": %s", folder, depth < DEPTH_MAX ? strerror(errno) : "too deep");
+    if (!names)
+        return error_input(error, "cannot read the folder \"%s\": %s", folder,
+                           depth < DEPTH_MAX ? strerror(errno) : "too deep");
     bool good = true;
     for (int i = 0; i < count; i++) {
         char path[4096];
@@ -70,11 +72,14 @@ bool suite_collect(struct suite *suite, const char *const *paths, int count, str
     *suite = (struct suite){0};
     for (int i = 0; i < count; i++) {
         struct stat status;
-        if (stat(paths[i], &status) != 0) return error_input(error, "cannot read \"%s\": %s", paths[i], strerror(errno));
+        if (stat(paths[i], &status) != 0)
+            return error_input(error, "cannot read \"%s\": %s", paths[i], strerror(errno));
         if (!S_ISDIR(status.st_mode)) add_path(suite, paths[i]);
         else if (!collect_folder(suite, paths[i], 0, error)) return false;
     }
-    if (suite->count == 0) return error_input(error, "no scenario found: no *.json under %s%s", paths[0], count > 1 ? " and the other paths" : "");
+    if (suite->count == 0)
+        return error_input(error, "no scenario found: no *.json under %s%s", paths[0],
+                           count > 1 ? " and the other paths" : "");
     suite->rows = memory_zalloc((size_t)suite->count * sizeof *suite->rows);
     for (int i = 0; i < suite->count; i++) suite->rows[i].end = SUITE_NOT_RUN;
     return true;

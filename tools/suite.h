@@ -35,8 +35,8 @@ void suite_done(struct suite *suite);
 /* Called for each row in order, as soon as all before it are done. */
 typedef void suite_report(void *context, const struct suite *suite, int row);
 /* False: interrupted; rows that did not finish are SUITE_NOT_RUN. */
-bool suite_run(struct suite *suite, const struct scenario_options *wanted, const struct experiment_options *experiment, int jobs,
-               suite_report *report, void *context);
+bool suite_run(struct suite *suite, const struct scenario_options *wanted, const struct experiment_options *experiment,
+               int jobs, suite_report *report, void *context);
 
 bool suite_row_passed(const struct suite_row *row);
 

@@ -48,12 +48,14 @@ static void fill_from_result(struct suite_row *row, const struct result *result)
     size_t used = 0;
     for (int i = 0; i < result->checks_count; i++) {
         if (result->checks[i].status != CHECK_FAIL || used >= sizeof row->failed_checks) continue;
-        used += (size_t)snprintf(row->failed_checks + used, sizeof row->failed_checks - used, "%s%s", used ? "," : "", result->checks[i].id);
+        used += (size_t)snprintf(row->failed_checks + used, sizeof row->failed_checks - used, "%s%s", used ? "," : "",
+                                 result->checks[i].id);
     }
     if (row->as_expected) return;
     snprintf(row->why, sizeof row->why, "%s", result->expected_why);
     for (int i = 0; i < result->faults_count && !row->why[0]; i++) {
-        if (result->faults[i].outcome == FAULT_NOT_HIT) snprintf(row->why, sizeof row->why, "%s was never hit", result->faults[i].fault);
+        if (result->faults[i].outcome == FAULT_NOT_HIT)
+            snprintf(row->why, sizeof row->why, "%s was never hit", result->faults[i].fault);
     }
 }
 
@@ -140,8 +142,10 @@ static void finish(struct suite_state *state, struct child *child)
     close(child->pipe);
     while (waitpid(child->pid, &status, 0) < 0 && errno == EINTR) {}
     bool whole = child->received == sizeof(struct suite_row);
-    if (!whole && WIFSIGNALED(status)) fail_row(state, child->row, SUITE_CRASHED, "hpsim itself failed: ended by signal %d", WTERMSIG(status));
-    else if (!whole && WEXITSTATUS(status) == ERROR_INPUT) fail_row(state, child->row, SUITE_REFUSED, "ended with status %d: no memory?", ERROR_INPUT);
+    if (!whole && WIFSIGNALED(status))
+        fail_row(state, child->row, SUITE_CRASHED, "hpsim itself failed: ended by signal %d", WTERMSIG(status));
+    else if (!whole && WEXITSTATUS(status) == ERROR_INPUT)
+        fail_row(state, child->row, SUITE_REFUSED, "ended with status %d: no memory?", ERROR_INPUT);
     else if (!whole && WEXITSTATUS(status) != INTERRUPTED) {
         fail_row(state, child->row, SUITE_CRASHED, "hpsim itself failed: ended with status %d", WEXITSTATUS(status));
     } else if (!whole || state->suite->rows[child->row].end == SUITE_NOT_RUN) {
@@ -155,14 +159,16 @@ static void finish(struct suite_state *state, struct child *child)
 static bool wait_for_some(struct suite_state *state)
 {
     struct pollfd *polls = memory_alloc((size_t)state->running * sizeof *polls);
-    for (int i = 0; i < state->running; i++) polls[i] = (struct pollfd){.fd = state->children[i].pipe, .events = POLLIN};
+    for (int i = 0; i < state->running; i++)
+        polls[i] = (struct pollfd){.fd = state->children[i].pipe, .events = POLLIN};
     int ready = poll(polls, (nfds_t)state->running, -1);
     for (int i = state->running - 1; ready > 0 && i >= 0; i--) {
         struct child *child = &state->children[i];
         if (!polls[i].revents) continue;
         char *row = (char *)&state->suite->rows[child->row], surplus;
         bool full = child->received == sizeof(struct suite_row);
-        ssize_t n = full ? read(child->pipe, &surplus, 1) : read(child->pipe, row + child->received, sizeof(struct suite_row) - child->received);
+        ssize_t n = full ? read(child->pipe, &surplus, 1)
+                         : read(child->pipe, row + child->received, sizeof(struct suite_row) - child->received);
         if (n > 0 && !full) child->received += (size_t)n;
         else if (n == 0) finish(state, child); /* the last one takes its place in the list, and was already looked at */
     }
@@ -172,7 +178,8 @@ static bool wait_for_some(struct suite_state *state)
 
 static void report_finished(struct suite_state *state, suite_report *report, void *context)
 {
-    while (state->reported < state->suite->count && state->finished[state->reported]) report(context, state->suite, state->reported++);
+    while (state->reported < state->suite->count && state->finished[state->reported])
+        report(context, state->suite, state->reported++);
 }
 
 static void stop_children(struct suite_state *state)
@@ -182,13 +189,15 @@ static void stop_children(struct suite_state *state)
         struct child *child = &state->children[state->running - 1];
         int row = child->row;
         finish(state, child);
-        if (state->suite->rows[row].end == SUITE_CRASHED) fail_row(state, row, SUITE_NOT_RUN, "interrupted (%d)", INTERRUPTED);
+        if (state->suite->rows[row].end == SUITE_CRASHED)
+            fail_row(state, row, SUITE_NOT_RUN, "interrupted (%d)", INTERRUPTED);
     }
-    for (int i = state->next; i < state->suite->count; i++) fail_row(state, i, SUITE_NOT_RUN, "interrupted (%d)", INTERRUPTED);
+    for (int i = state->next; i < state->suite->count; i++)
+        fail_row(state, i, SUITE_NOT_RUN, "interrupted (%d)", INTERRUPTED);
 }
 
-bool suite_run(struct suite *suite, const struct scenario_options *wanted, const struct experiment_options *experiment, int jobs,
-               suite_report *report, void *context)
+bool suite_run(struct suite *suite, const struct scenario_options *wanted, const struct experiment_options *experiment,
+               int jobs, suite_report *report, void *context)
 {
     struct suite_state state = {.suite = suite, .wanted = wanted, .experiment = experiment, .jobs = jobs};
     state.children = memory_zalloc((size_t)jobs * sizeof *state.children);

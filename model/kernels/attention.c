@@ -12,10 +12,10 @@
  *
  * Order. Sums over d of two vectors in s and ds: a fused chain, d ascending. delta and l: 16 lanes (d or j in lane
  * d or j mod 16, ascending), then lanes_sum's tree. Sums over j (o, dq): a fused chain from +0, j ascending over the
- * keys that the query visits. Sums over i (dk, dv): a fused chain from +0, over the query heads of the kv head ascending
- * and in each over the queries that visit the key, ascending. A query visits from the first to the last
- * key that it sees; only where a document is interrupted by another are there keys in between that it does
- * not see: their e, p and ds are +0. So no number of an unseen key or query enters anywhere, and a
+ * keys that the query visits. Sums over i (dk, dv): a fused chain from +0, over the query heads of the kv head
+ * ascending and in each over the queries that visit the key, ascending. A query visits from the first to the last key
+ * that it sees; only where a document is interrupted by another are there keys in between that it does not see: their
+ * e, p and ds are +0. So no number of an unseen key or query enters anywhere, and a
  * (sequence, head) has the same bits alone as in any batch. */
 #include "model/kernels/attention.h"
 #include "model/kernels/elementary.h"
@@ -91,7 +91,7 @@ void attention_pack_rows(real *rows, int64_t head_pad, const real *x, int64_t st
 {
     for (int64_t i = 0; i < seq; i++)
         for (int64_t d = 0; d < head_pad; d += VEC_WIDTH)
-            vec_store(rows + i * head_pad + d, d < head_dim ? vec_load_part(x + i * stride + d, head_dim - d) : vec_set(0));
+            vec_store(rows + i * head_pad + d, vec_load_part(x + i * stride + (d < head_dim ? d : 0), head_dim - d));
 }
 
 void attention_scores(const struct attention_scratch *s, real *out, int64_t rows, const real *x, int64_t stride,
@@ -103,7 +103,8 @@ void attention_scores(const struct attention_scratch *s, real *out, int64_t rows
 }
 
 void attention_product(const struct attention_scratch *s, real *c, int64_t rows, const real *a, bool a_transposed,
-                       const real *b, int64_t head_dim, const int32_t *first, const int32_t *last, int64_t low, int64_t high)
+                       const real *b, int64_t head_dim, const int32_t *first, const int32_t *last, int64_t low,
+                       int64_t high)
 {
     for (int64_t d = 0; d < head_dim; d += PANEL)
         tile_strip(&(struct strip){.a_transposed = a_transposed, .accumulate = true, .rows = rows, .k = high - low,
@@ -125,11 +126,11 @@ void attention_visited(const struct attention_mask *mask, int64_t i, int64_t row
     *ret_high = high;
 }
 
-/* Turn raw scores of queries [i, i + rows) into e = exp(s - m), +0 for keys that are not seen, with m and l. [low, high)
- * contains what the queries visit; whole groups of LANES around it are done: lanes that are not seen add +0.
- * Keys outside, rows inside: the rows' long chains of operations overlap. */
-static void softmax_rows(const struct attention_scratch *s, int64_t i, int64_t rows, real scale, int64_t low, int64_t high,
-                         real shifts[LANES], real totals[LANES])
+/* Turn raw scores of queries [i, i + rows) into e = exp(s - m), +0 for keys that are not seen, with m and l.
+ * [low, high) contains what the queries visit; whole groups of LANES around it are done: lanes that are not seen add
+ * +0. Keys outside, rows inside: the rows' long chains of operations overlap. */
+static void softmax_rows(const struct attention_scratch *s, int64_t i, int64_t rows, real scale, int64_t low,
+                         int64_t high, real shifts[LANES], real totals[LANES])
 {
     const struct attention_mask *mask = &s->mask;
     const vec unseen = vec_set((real)-__builtin_inf()), by = vec_set(scale);
@@ -170,8 +171,8 @@ static void softmax_rows(const struct attention_scratch *s, int64_t i, int64_t r
 }
 
 /* Queries [i, i + rows) of one head; q and o point at query i. */
-static void forward_rows(const struct attention_scratch *s, int64_t i, int64_t rows, const real *q, real *o, int64_t stride,
-                         int64_t head_dim, real *lse)
+static void forward_rows(const struct attention_scratch *s, int64_t i, int64_t rows, const real *q, real *o,
+                         int64_t stride, int64_t head_dim, real *lse)
 {
     const real scale = (real)(1 / __builtin_sqrt((double)head_dim));
     const int32_t *first = s->mask.first + i, *last = s->mask.last + i;
@@ -191,11 +192,12 @@ static void forward_rows(const struct attention_scratch *s, int64_t i, int64_t r
     attention_product(s, s->rows, rows, s->p + low, false, s->v + low * s->head_pad, head_dim, first, last, low, high);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t d = 0; d < head_dim; d += VEC_WIDTH)
-            vec_store_part(o + r * stride + d, vec_load(s->rows + r * s->head_pad + d) / vec_set(totals[r]), head_dim - d);
+            vec_store_part(o + r * stride + d, vec_load(s->rows + r * s->head_pad + d) / vec_set(totals[r]),
+                           head_dim - d);
 }
 
-void FN(attention_forward)(struct tensor o, struct tensor lse, struct tensor q, struct tensor k, struct tensor v, bool causal,
-                           const int32_t *documents, void *scratch)
+void FN(attention_forward)(struct tensor o, struct tensor lse, struct tensor q, struct tensor k, struct tensor v,
+                           bool causal, const int32_t *documents, void *scratch)
 {
     const int64_t batch = q.shape[0], seq = q.shape[1], heads = q.shape[2], dim = q.shape[3], kv_heads = k.shape[2];
     const int64_t stride = heads * dim, kv_stride = kv_heads * dim;

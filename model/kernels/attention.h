@@ -45,9 +45,10 @@ void attention_pack_rows(real *rows, int64_t head_pad, const real *x, int64_t st
 void attention_scores(const struct attention_scratch *s, real *out, int64_t rows, const real *x, int64_t stride,
                       const real *panels, int64_t head_dim, int64_t low, int64_t high);
 
-/* c[r, :] += sum over p in [first[r], last[r]) and [low, high) of a(r, p - low) b[p - low, :], p ascending, one fused chain.
- * a(r, p) is a[r * seq_pad + p], or a[p * seq_pad + r] if transposed. b and c have rows of head_pad. */
+/* c[r, :] += sum over p in [first[r], last[r]) and [low, high) of a(r, p - low) b[p - low, :], p ascending, one fused
+ * chain. a(r, p) is a[r * seq_pad + p], or a[p * seq_pad + r] if transposed. b and c have rows of head_pad. */
 void attention_product(const struct attention_scratch *s, real *c, int64_t rows, const real *a, bool a_transposed,
-                       const real *b, int64_t head_dim, const int32_t *first, const int32_t *last, int64_t low, int64_t high);
+                       const real *b, int64_t head_dim, const int32_t *first, const int32_t *last, int64_t low,
+                       int64_t high);
 
 #endif

@@ -14,8 +14,8 @@ static real dot(const real *a, const real *b, int64_t dim)
     return lanes_sum(sums);
 }
 
-/* Queries [i, i + rows): raw scores in p become p, sum_d do v in ds becomes ds, for the keys in [low, high) and up to the
- * ends of the vectors that hold them; what a query does not visit is garbage. */
+/* Queries [i, i + rows): raw scores in p become p, sum_d do v in ds becomes ds, for the keys in [low, high) and up to
+ * the ends of the vectors that hold them; what a query does not visit is garbage. */
 static void gradient_rows(const struct attention_scratch *s, int64_t i, int64_t rows, real *p, real *ds, real scale,
                           const real *lse, const real *delta, int64_t low, int64_t high)
 {
@@ -62,7 +62,8 @@ static void backward_block(const struct attention_scratch *s, const struct head 
             delta[r] = dot(s->d_o + (row + r) * pad, head->o + (row + r) * head->stride, dim);
         gradient_rows(s, row, count, p, ds, head->scale, head->lse + row, delta, low, high);
         memset(dq, 0, (size_t)(count * pad) * sizeof(real));
-        attention_product(s, dq, count, ds + low, false, s->k + low * pad, dim, mask->first + row, mask->last + row, low, high);
+        attention_product(s, dq, count, ds + low, false, s->k + low * pad, dim, mask->first + row, mask->last + row,
+                          low, high);
         for (int64_t r = 0; r < count; r++)
             for (int64_t d = 0; d < dim; d += VEC_WIDTH)
                 vec_store_part(head->dq + (row + r) * head->stride + d, vec_load(dq + r * pad + d), dim - d);
@@ -86,7 +87,8 @@ void FN(attention_backward)(struct tensor dq, struct tensor dk, struct tensor dv
     real *dqs = reals(dq), *dks = reals(dk), *dvs = reals(dv);
     ASSERT(q.dims == 4 && k.dims == 4 && kv_heads > 0 && heads % kv_heads == 0);
     ASSERT(tensor_count(k) == batch * seq * kv_stride && tensor_count(v) == tensor_count(k));
-    ASSERT(tensor_count(dk) == tensor_count(k) && tensor_count(dv) == tensor_count(k) && tensor_count(dq) == tensor_count(q));
+    ASSERT(tensor_count(dk) == tensor_count(k) && tensor_count(dv) == tensor_count(k) &&
+           tensor_count(dq) == tensor_count(q));
     ASSERT(tensor_count(o) == tensor_count(q) && tensor_count(d_o) == tensor_count(q));
     ASSERT(tensor_count(lse) == batch * heads * seq);
     struct attention_scratch s;

@@ -65,7 +65,8 @@ SIMD_INLINE vec_f64 exp_f64(vec_f64 x)
 
 SIMD_INLINE vec_f32 log_f32(vec_f32 x)
 {
-    const vec_f32 zero = {0}, one = vec_set_f32(1.0f), half = vec_set_f32(0.5f), infinity = vec_set_f32(__builtin_inff());
+    const vec_f32 zero = {0}, one = vec_set_f32(1.0f), half = vec_set_f32(0.5f);
+    const vec_f32 infinity = vec_set_f32(__builtin_inff());
     ivec_f32 small = (ivec_f32)(x < vec_set_f32(0x1p-126f));
     vec_f32 scaled = vec_select_f32(small, x * vec_set_f32(0x1p25f), x);
     ivec_f32 e = (ivec_f32)((uvec_f32)scaled - 0x3f3504f3) >> 23; /* the bits of sqrt(1/2) */

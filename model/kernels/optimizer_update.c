@@ -19,8 +19,8 @@ static double power(double base, int exponent)
     return result;
 }
 
-void FN(adamw_update)(void *p_data, const void *g_data, void *m_data, void *v_data, size_t count, double grad_scale, double lr,
-                      double beta1, double beta2, double eps, double weight_decay, int step)
+void FN(adamw_update)(void *p_data, const void *g_data, void *m_data, void *v_data, size_t count, double grad_scale,
+                      double lr, double beta1, double beta2, double eps, double weight_decay, int step)
 {
     real *p = p_data, *m = m_data, *v = v_data;
     const real *g = g_data;
@@ -42,8 +42,8 @@ void FN(adamw_update)(void *p_data, const void *g_data, void *m_data, void *v_da
     }
 }
 
-void FN(sgd_update)(void *p_data, const void *g_data, void *m_data, size_t count, double grad_scale, double lr, double momentum,
-                    double weight_decay, int step)
+void FN(sgd_update)(void *p_data, const void *g_data, void *m_data, size_t count, double grad_scale, double lr,
+                    double momentum, double weight_decay, int step)
 {
     real *p = p_data, *m = m_data;
     const real *g = g_data;

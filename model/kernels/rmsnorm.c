@@ -30,7 +30,8 @@ void FN(rmsnorm_forward)(struct tensor y, struct tensor rstd, struct tensor x, s
     }
 }
 
-void FN(rmsnorm_backward_input)(struct tensor dx, struct tensor dy, struct tensor x, struct tensor w, struct tensor rstd)
+void FN(rmsnorm_backward_input)(struct tensor dx, struct tensor dy, struct tensor x, struct tensor w,
+                                struct tensor rstd)
 {
     const int64_t rows = row_count(x), columns = row_length(x);
     real *out = reals(dx);

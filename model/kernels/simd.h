@@ -33,9 +33,9 @@
 #define SIMD_BYTES 16
 #endif
 
-/* SIMD_UNROLL stands before a loop of known length: unroll it whole. (clang unrolls a mere count too late to keep arrays
- * in registers.) SIMD_SPECIALIZE: a function to be compiled for each set of constant arguments. Under sanitizers
- * neither: their checks, so multiplied, take minutes to compile. */
+/* SIMD_UNROLL stands before a loop of known length: unroll it whole. (clang unrolls a mere count too late to keep
+ * arrays in registers.) SIMD_SPECIALIZE: a function to be compiled for each set of constant arguments. Under
+ * sanitizers neither: their checks, so multiplied, take minutes to compile. */
 #ifdef __clang__
 #define SIMD_SANITIZED (__has_feature(address_sanitizer) || __has_feature(undefined_behavior_sanitizer) || \
                         __has_feature(memory_sanitizer) || __has_feature(thread_sanitizer))

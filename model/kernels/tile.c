@@ -1,8 +1,8 @@
 /* tile: see tile.h. */
 #include "model/kernels/tile.h"
 
-/* sums += A[:, p from .. to-1] B[p, :], all of it known to the compiler but the depth, so that `sums` lives in registers.
- * masked: row i takes part for first[i] <= p < last[i]. */
+/* sums += A[:, p from .. to-1] B[p, :], all of it known to the compiler but the depth, so that `sums` lives in
+ * registers. masked: row i takes part for first[i] <= p < last[i]. */
 SIMD_SPECIALIZE void tile_depth(const int rows, const int vecs, const bool a_transposed, const bool masked,
                             vec sums[12][2], const struct strip *strip, int64_t row, int64_t from, int64_t to)
 {
@@ -31,8 +31,8 @@ SIMD_SPECIALIZE void tile_depth(const int rows, const int vecs, const bool a_tra
 }
 
 /* One tile of rows from `row` on. */
-SIMD_SPECIALIZE void tile(const int rows, const int vecs, const bool a_transposed, const bool ranged, const struct strip *strip,
-                      int64_t row)
+SIMD_SPECIALIZE void tile(const int rows, const int vecs, const bool a_transposed, const bool ranged,
+                          const struct strip *strip, int64_t row)
 {
     const int64_t k = strip->k, ldc = strip->ldc, last = strip->columns - (vecs - 1) * VEC_WIDTH;
     real *c = strip->c + row * ldc;
@@ -80,8 +80,10 @@ SIMD_SPECIALIZE void tile(const int rows, const int vecs, const bool a_transpose
         tile(rows, vecs, layout, range, strip, row); \
     }
 #define TILE(rows) \
-    TILE_FUNCTION(rows, 1, 0, 0) TILE_FUNCTION(rows, 2, 0, 0) TILE_FUNCTION(rows, 1, 1, 0) TILE_FUNCTION(rows, 2, 1, 0) \
-    TILE_FUNCTION(rows, 1, 0, 1) TILE_FUNCTION(rows, 2, 0, 1) TILE_FUNCTION(rows, 1, 1, 1) TILE_FUNCTION(rows, 2, 1, 1)
+    TILE_FUNCTION(rows, 1, 0, 0) TILE_FUNCTION(rows, 2, 0, 0) \
+    TILE_FUNCTION(rows, 1, 1, 0) TILE_FUNCTION(rows, 2, 1, 0) \
+    TILE_FUNCTION(rows, 1, 0, 1) TILE_FUNCTION(rows, 2, 0, 1) \
+    TILE_FUNCTION(rows, 1, 1, 1) TILE_FUNCTION(rows, 2, 1, 1)
 #define TILE_LINE(rows) \
     {rows, {{{tile_##rows##_1_0_0, tile_##rows##_1_0_1}, {tile_##rows##_1_1_0, tile_##rows##_1_1_1}}, \
             {{tile_##rows##_2_0_0, tile_##rows##_2_0_1}, {tile_##rows##_2_1_0, tile_##rows##_2_1_1}}}},

@@ -16,8 +16,8 @@ enum {
 
 /* A: element (i, p) at a[i * lda + p], or a[p * lda + i] if transposed. B: row p of PANEL readable numbers at
  * b + p * ldb (only the first whole vector is read if columns <= VEC_WIDTH).
- * Ranged (first is not NULL): row i takes part for first[i] <= p < last[i] only, within 0 .. k; the other p do not touch
- * its sums. offset is subtracted from first and last before use. */
+ * Ranged (first is not NULL): row i takes part for first[i] <= p < last[i] only, within 0 .. k; the other p do not
+ * touch its sums. offset is subtracted from first and last before use. */
 struct strip {
     bool a_transposed, accumulate;
     int64_t rows, columns, k;

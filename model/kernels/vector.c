@@ -7,6 +7,8 @@
  * 16 q + i mod 16 of a SplitMix64 word (Steele, Lea & Flood 2014) of i / 16: set means minus. The four random
  * projections of a - b are the differences of the sketches, so their mean square estimates ||a - b||^2
  * (Johnson & Lindenstrauss 1984; signs: Achlioptas 2003). */
+#include <string.h>
+
 #include "model/kernels/variant.h"
 
 void FN(vector_add)(void *out_data, const void *a_data, const void *b_data, size_t count)
@@ -115,4 +117,33 @@ void FN(vector_sketch)(double ret[5], const void *x_data, size_t count)
     for (int q = 0; q < 4; q++)
         ret[q] = lanes_in_order(sums[q]);
     ret[4] = lanes_in_order(squares);
+}
+
+/* Fletcher's two sums in 32 lanes: a += word, b += a, words taken 32 at a time, the rest filled with zeros. */
+uint64_t FN(vector_checksum)(const void *x, size_t n)
+{
+    typedef uint32_t words __attribute__((vector_size(64)));
+    enum { BLOCK = 2 * sizeof(words) };
+    const size_t bytes = n * sizeof(real);
+    words a[2] = {{0}}, b[2] = {{0}}, in[2];
+    for (size_t at = 0; at < bytes; at += BLOCK) {
+        if (bytes - at >= BLOCK) {
+            memcpy(in, (const char *)x + at, BLOCK);
+        } else {
+            memset(in, 0, BLOCK);
+            memcpy(in, (const char *)x + at, bytes - at);
+        }
+        for (int v = 0; v < 2; v++) {
+            a[v] += in[v];
+            b[v] += a[v];
+        }
+    }
+    uint64_t sum = n;
+    for (int v = 0; v < 2; v++) {
+        for (int l = 0; l < 16; l++) {
+            sum = (sum ^ ((uint64_t)a[v][l] << 32 | b[v][l])) * UINT64_C(0x9e3779b97f4a7c15);
+            sum ^= sum >> 29;
+        }
+    }
+    return sum;
 }

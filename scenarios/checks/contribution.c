@@ -21,7 +21,7 @@
 
 #include "model/sites.h"
 #include "scenarios/check.h"
-#include "scenarios/facts.h"
+#include "scenarios/compare.h"
 #include "scenarios/unit_contribution.h"
 #include "scenarios/unit_values.h"
 
@@ -125,7 +125,13 @@ static void check_reduced_members(const struct evidence *e, struct check_output 
     const struct site *reduction = unit_contribution_reduction(e->parallel, u->rank, u->step, u->unit);
     const struct site *late = repeated || !called ? reduction : &site_pp_grad_flush;
     char which[200], text[320];
-    int member = -1;
+    int member = -1, doubled_members = 0, doubler = -1;
+    for (int d = 0; d < D; d++) {
+        bool more = false;
+        for (int m = 0; m < M; m++) more = more || u->reduced[d * M + m] > u->local[d * M + m] + (d == u->rank->data_rank ? u->unreduced[m] : 0);
+        doubled_members += more;
+        if (more) doubler = d;
+    }
     for (int m = 0; m < M; m++) {
         int present = 0, due = 0;
         for (int d = 0; d < D; d++) {
@@ -153,7 +159,9 @@ static void check_reduced_members(const struct evidence *e, struct check_output 
     if (first_of(doubled, M) >= 0) {
         list_microbatches(doubled, M, which, sizeof which);
         snprintf(text, sizeof text, "is updated with more of %s than went into its reduction", which);
-        find_at(e, output, u, reduction, -1, "doubled-ranks", text);
+        struct unit_contribution from = *u; /* one member alone came in twice: it is that member's doing */
+        if (doubled_members == 1 && D > 1) from.rank = facts_rank(e->parallel, u->rank->stage, doubler);
+        find_at(e, output, &from, reduction, -1, "doubled-ranks", text);
     }
     if (u->reduced_earlier > 0 && u->local_earlier == 0) {
         snprintf(text, sizeof text, "is updated with gradients of step %d, %s", u->earlier_step,
@@ -198,18 +206,59 @@ static void check_weightless(const struct evidence *e, struct check_output *outp
 
 /* ---- the numbers ---- */
 
-/* Only where ledgers and divisors are as due, so that the sum is the one that must come out. */
-static void check_sum(const struct evidence *e, struct check_output *output, const struct unit_contribution *u,
-                      const struct unit_values *values)
+/* All holders' ledgers and probes are as due, so that the sum is the one that must come out. */
+static bool ledgers_are_right(const struct record *record, int step, int unit)
+{
+    for (int r = 0; r < record->ranks; r++) {
+        for (int i = 0; i < record->rank[r].gradients.count; i++) {
+            const struct gradient_fact *fact = &record->rank[r].gradients.items[i];
+            if (fact->step == step && fact->unit == unit && fact->stage == GRADIENT_REDUCED &&
+                !unit_contribution_is_right(record, fact)) return false;
+        }
+    }
+    return true;
+}
+
+/* Where the gradient is sharded, the comparison tells whose rows are wrong. */
+static bool rows_differ(const struct evidence *e, int rank, int step, int unit)
+{
+    if (!e->comparison || e->parallel->config.layout.zero != ZERO_3) return true;
+    bool any = false;
+    for (int p = 0; p < e->comparison->params; p++) {
+        const struct difference *d = comparison_gradient(e->comparison, step, p);
+        if (!d || !d->wrong || e->parallel->params.params[p].unit != unit) continue;
+        any = any || d->ranks_count > 0;
+        for (int i = 0; i < d->ranks_count; i++) {
+            if (d->ranks[i] == rank) return true;
+        }
+    }
+    return !any;
+}
+
+static void check_sum(const struct evidence *e, struct check_output *output, int rank, int step, int unit, const struct unit_values *values)
 {
     const struct record *record = e->parallel;
-    bool tied = u->unit == 0 && record->config.model.tie_embeddings && record->config.layout.pp > 1;
-    if (!facts_divisors_are_due(record, u->rank, u->step, u->unit)) return;
-    double error = unit_values_sum_error(values, u->rank->rank, u->step, u->unit), limit = unit_values_sum_limit(record);
+    bool tied = unit == 0 && record->config.model.tie_embeddings && record->config.layout.pp > 1;
+    double error = unit_values_sum_error(values, rank, step, unit), limit = unit_values_sum_limit(record);
     check_value(output, error, limit);
-    if (error <= limit) return;
-    find_at(e, output, u, tied ? &site_tied_grad_reduce : &site_fsdp_reduce_grad, -1, "altered",
+    if (error <= limit || !rows_differ(e, rank, step, unit)) return;
+    struct unit_contribution where = {.rank = &record->rank[rank], .step = step, .unit = unit};
+    find_at(e, output, &where, tied ? &site_tied_grad_reduce : &site_fsdp_reduce_grad, -1, "altered",
             "is updated with a gradient that is not the sum of what went into its reduction");
+}
+
+static void check_sums(const struct evidence *e, struct check_output *output, int step, int unit, const struct unit_values *values)
+{
+    if (!ledgers_are_right(e->parallel, step, unit)) return;
+    for (int r = 0; r < e->parallel->ranks; r++) {
+        const struct rank_record *rank = &e->parallel->rank[r];
+        bool reduced = false;
+        for (int i = 0; i < rank->gradients.count && !reduced; i++) {
+            const struct gradient_fact *fact = &rank->gradients.items[i];
+            reduced = fact->step == step && fact->unit == unit && fact->stage == GRADIENT_REDUCED;
+        }
+        if (reduced) check_sum(e, output, r, step, unit, values);
+    }
 }
 
 /* ---- sequences ---- */
@@ -253,19 +302,18 @@ static void run(const struct evidence *e, struct check_output *output)
     check_value(output, 0, 0);
     for (int step = 0; step < record->config.train.steps; step++) {
         check_sequences(e, output, step);
-        for (int r = 0; r < record->ranks; r++) {
-            for (int unit = 0; unit < unit_count(&record->config.model); unit++) {
+        for (int unit = 0; unit < unit_count(&record->config.model); unit++) {
+            for (int r = 0; r < record->ranks; r++) {
                 struct unit_contribution u;
                 if (!unit_contribution_read(record, r, step, unit, &u)) continue;
-                int before = check_findings(output);
                 check_sync(e, output, &u);
                 check_local(e, output, &u);
                 if (u.has_reduced) check_reduced_members(e, output, &u);
                 if (unit == 0 && record->config.model.tie_embeddings) check_uses(e, output, &u);
                 check_weightless(e, output, &u);
-                if (check_findings(output) == before && u.has_reduced) check_sum(e, output, &u, &values);
                 unit_contribution_free(&u);
             }
+            check_sums(e, output, step, unit, &values);
         }
     }
     unit_values_free(&values);

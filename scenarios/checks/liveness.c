@@ -3,8 +3,8 @@
  * At quiescence (no rank can go on; no clock, no time-out) every blocked rank waits for one peer. Following these
  * edges gives the cycles. The site is the purpose of the operations in them: first one that waits for a rank with which
  * its purpose never exchanges (another stage in an all-gather); then point-to-point before collectives (a
- * collective waits for a member that is stuck elsewhere), then the first in dataflow order; where there is no
- * cycle, of all blocked ones. After a run that ended: messages nobody received, transfers nobody waited for. */
+ * collective waits for a member that is stuck elsewhere), then the first in the order of a step (dataflow, the
+ * printed loss last); where there is no cycle, of all blocked ones. After a run that ended: messages nobody received, transfers nobody waited for. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +53,7 @@ static bool before(const struct site *a, const struct site *b)
 {
     bool a_direct = a->facets & FACET_POINT_TO_POINT, b_direct = b->facets & FACET_POINT_TO_POINT;
     if (a_direct != b_direct) return a_direct;
+    if (!a_direct && (a == &site_loss_report_reduce || b == &site_loss_report_reduce)) return b == &site_loss_report_reduce && a != b;
     return model_site_order(a) < model_site_order(b);
 }
 

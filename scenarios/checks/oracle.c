@@ -94,13 +94,23 @@ static void find_backward(const struct evidence *e, struct check_output *output,
     }
 }
 
+/* Whose rows differ; of a weight gradient, since it went wrong before it was reduced: all data ranks of the stage. */
+static bool is_concerned(const struct evidence *e, const struct site *site, const struct difference *d, int rank, int unit)
+{
+    const struct rank_record *r = &e->parallel->rank[rank];
+    if (site == &site_layer_weight_gradient) return unit >= r->first_unit && unit < r->first_unit + r->units;
+    for (int i = 0; i < d->ranks_count; i++) {
+        if (d->ranks[i] == rank) return true;
+    }
+    return d->ranks_count == 0 && d->rank == rank;
+}
+
 static void find_tensor(const struct evidence *e, struct check_output *output, const struct site *site, int step, int param,
                         const struct difference *d, const char *text)
 {
     const struct param *p = &e->parallel->params.params[param];
-    int count = d->ranks_count ? d->ranks_count : 1;
-    for (int i = 0; i < count; i++) {
-        int rank = d->ranks_count ? d->ranks[i] : d->rank;
+    for (int rank = 0; rank < e->parallel->ranks; rank++) {
+        if (!is_concerned(e, site, d, rank, p->unit)) continue;
         struct finding finding = finding_new(site, place_at_unit(&e->parallel->config, rank, step, -1, p->unit));
         finding.place.param = p->info.name;
         set_ratio(e, &finding, d, step);
@@ -131,7 +141,7 @@ static void find_gradients(const struct evidence *e, struct check_output *output
         const struct difference *d = comparison_gradient(c, step, p);
         if (!judge(c, output, d)) continue;
         if (oracle_gradient_inputs_agree(c, values, step, p)) {
-            find_tensor(e, output, &site_layer_weight_gradient, step, p, d, "in step %d the gradient of %s, rows of rank %d, differs from standalone by "
+            find_tensor(e, output, &site_layer_weight_gradient, step, p, d, "in step %d the gradient of %s, to which rank %d contributes, differs from standalone by "
                         "%.3g though activations, their gradients and every weight agree");
             continue;
         }

@@ -2,9 +2,9 @@
  *
  * Holders of the same rows of the same parameter (data ranks with whole parameters; replicas of shards; the two
  * copies of a tied embedding) compare digests of the reduced gradient and of the updated parameter. Limit: exact.
- * Sites: copies over data ranks, fsdp.reduce_grad where the gradients differ, clip.norm_reduce or optimizer.update
- * where only the parameters do; the tied copies, tied.grad_reduce. A parameter that differs since its gradient or
- * its value before did has none. */
+ * Sites: fsdp.reduce_grad where gradients differ over data ranks, tied.grad_reduce where they do between the tied
+ * copies, though all ledgers, weights and factors are as due; optimizer.update where only parameters differ. What
+ * differs since something before did has none. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +12,7 @@
 #include "scenarios/check.h"
 #include "scenarios/facts.h"
 #include "scenarios/tensor_groups.h"
+#include "scenarios/unit_contribution.h"
 
 static bool same(const struct tensor_fact *a, const struct tensor_fact *b)
 {
@@ -39,14 +40,36 @@ static bool inputs_agree(const struct record *record, const struct tensor_entry 
     return (!gradient_a || !gradient_b || same(gradient_a, gradient_b)) && (!before_a || !before_b || same(before_a, before_b));
 }
 
+/* The reduced gradient's ledger and probes are as due on this rank. */
+static bool gradient_is_right(const struct record *record, const struct tensor_entry *entry)
+{
+    const struct rank_record *rank = &record->rank[entry->rank];
+    int unit = record->params.params[entry->fact->param].unit;
+    for (int i = 0; i < rank->gradients.count; i++) {
+        const struct gradient_fact *fact = &rank->gradients.items[i];
+        if (fact->step == entry->fact->step && fact->unit == unit && fact->stage == GRADIENT_REDUCED) {
+            return unit_contribution_is_right(record, fact);
+        }
+    }
+    return true;
+}
+
+static bool same_coefficient(const struct record *record, const struct tensor_entry *a, const struct tensor_entry *b)
+{
+    const struct norm_fact *norm_a = facts_norm(&record->rank[a->rank], a->fact->step);
+    const struct norm_fact *norm_b = facts_norm(&record->rank[b->rank], a->fact->step);
+    return !norm_a || !norm_b || norm_a->coefficient == norm_b->coefficient;
+}
+
+/* NULL: something before is wrong, and its own check says where. */
 static const struct site *site_of(const struct record *record, const struct tensor_entry *a, const struct tensor_entry *b)
 {
     bool tied = a->fact->unit != b->fact->unit;
-    if (a->fact->kind == TENSOR_GRADIENT) return tied ? &site_tied_grad_reduce : &site_fsdp_reduce_grad;
-    if (a->fact->step < 0 || !inputs_agree(record, a, b)) return NULL;
-    const struct norm_fact *norm_a = facts_norm(&record->rank[a->rank], a->fact->step);
-    const struct norm_fact *norm_b = facts_norm(&record->rank[b->rank], a->fact->step);
-    if (norm_a && norm_b && norm_a->coefficient != norm_b->coefficient) return &site_clip_norm_reduce;
+    if (a->fact->kind == TENSOR_GRADIENT) {
+        if (!gradient_is_right(record, a) || !gradient_is_right(record, b)) return NULL;
+        return tied ? &site_tied_grad_reduce : &site_fsdp_reduce_grad;
+    }
+    if (a->fact->step < 0 || !inputs_agree(record, a, b) || !same_coefficient(record, a, b)) return NULL;
     return &site_optimizer_update;
 }
 

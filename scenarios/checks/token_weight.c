@@ -21,20 +21,19 @@ static double limit_of(const struct record *record)
     return 64 * format_traits[record->config.format].unit_roundoff;
 }
 
-/* The worst token's weight over what is due, and whether an ignored token has one. */
+/* The worst token's weight over what is due, and whether more tokens have one than are valid. */
 static double worst_weight(const struct loss_fact *fact, double due, bool *ret_ignored)
 {
     double worst = 1;
-    *ret_ignored = false;
+    int64_t weighing = 0;
     for (int64_t t = 0; t < fact->token_count; t++) {
-        if (fact->token_loss[t] == 0) {
-            *ret_ignored = *ret_ignored || fact->token_weight[t] != 0;
-            continue;
-        }
+        if (fact->token_weight[t] == 0) continue;
+        weighing++;
         double ratio = fact->token_weight[t] / due;
         if (!(fabs(ratio - 1) <= fabs(worst - 1))) worst = ratio;
     }
-    return worst;
+    *ret_ignored = weighing > fact->valid;
+    return weighing < fact->valid ? 0 : worst;
 }
 
 static void check_seed(const struct evidence *e, struct check_output *output, const struct rank_record *rank,

@@ -84,14 +84,13 @@ static inline struct error files_refuse(const char *text, const struct scenario_
     return error;
 }
 
-/* The shipped scenarios' folder: beside the tests in the source, which is named relative to where tests run. */
+/* A file of the source's scenarios folder. The test program is given the source's root as its argument. */
+static const char *files_source = ".";
+
 static inline const char *files_shipped(const char *name)
 {
     static char path[1024];
-    const char *source = getenv("HPSIM_SOURCE");
-    const char *here = __FILE__, *tests = strstr(here, "tests/support/");
-    if (source) snprintf(path, sizeof path, "%s/scenarios/%s", source, name);
-    else snprintf(path, sizeof path, "%.*s" "scenarios/%s", (int)(tests - here), here, name);
+    snprintf(path, sizeof path, "%s/scenarios/%s", files_source, name);
     return path;
 }
 

@@ -31,7 +31,8 @@ static void print_one(const struct check *check, const struct terminal *t)
     enum { LABEL = 12 };
     terminal_print(t, STYLE_BOLD, "%s\n", check->id);
     terminal_paragraph(t, 2, "proves", LABEL, STYLE_DIM, check->proves);
-    terminal_paragraph(t, 2, "runs", LABEL, STYLE_DIM, !strcmp(check->tier, "deep") ? "with --checks deep, in test and campaign" : "always");
+    terminal_paragraph(t, 2, "runs", LABEL, STYLE_DIM,
+                       !strcmp(check->tier, "deep") ? "with --checks deep, in test and campaign" : "always");
     for (int i = 0, first = 1; i < fault_count(); i++) {
         if (!names_check(fault_at(i)->checks, check->id)) continue;
         terminal_paragraph(t, 2, first ? "catches" : "", LABEL, STYLE_DIM, fault_at(i)->name);
@@ -80,6 +81,12 @@ static int run(const struct options *options)
 }
 
 const struct command command_checks = {
-    .name = "checks", .arguments = "[NAME]", .what = "what is proved about a run, and which faults each check catches", .text = "",
-    .arguments_min = 0, .arguments_max = 1, .options = OPTION_BIT(JSON) | OPTION_BIT(COLOR), .run = run,
+    .name = "checks",
+    .arguments = "[NAME]",
+    .what = "what is proved about a run, and which faults each check catches",
+    .text = "",
+    .arguments_min = 0,
+    .arguments_max = 1,
+    .options = OPTION_BIT(JSON) | OPTION_BIT(COLOR),
+    .run = run,
 };

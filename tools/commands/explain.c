@@ -67,13 +67,16 @@ static int run(const struct options *options)
 }
 
 const struct command command_explain = {
-    .name = "explain", .arguments = "TOPIC SCENARIO.json", .what = "teaches on a scenario's own numbers: how the loss of each micro-batch becomes a weight",
-    .text = "TOPIC is loss: every factor that a micro-batch's loss meets, the weight a token has in the end, and the weight due. "
-            "gradients, schedule, ring, routing, memory and communication are not there yet. --verbose tells every step, not only the first. "
-            "Exit status 0, whatever the verdict.",
-    .arguments_min = 2, .arguments_max = 2,
+    .name = "explain",
+    .arguments = "TOPIC SCENARIO.json",
+    .what = "teaches on a scenario's own numbers: how the loss of each micro-batch becomes a weight",
+    .text = "TOPIC is loss: every factor that a micro-batch's loss meets, the weight a token has in the end, and the "
+            "weight due. gradients, schedule, ring, routing, memory and communication are not there yet. --verbose "
+            "tells every step, not only the first. Exit status 0, whatever the verdict.",
+    .arguments_min = 2,
+    .arguments_max = 2,
     .options = OPTION_BIT(SET) | OPTION_BIT(FAULT) | OPTION_BIT(NO_FAULTS) | OPTION_BIT(SEED) | OPTION_BIT(INTERLEAVE) |
-               OPTION_BIT(THREADS) | OPTION_BIT(GEMM) | OPTION_BIT(CPU_PATH) | OPTION_BIT(COROUTINE) | OPTION_BIT(JSON) |
-               OPTION_BIT(VERBOSE) | OPTION_BIT(COLOR),
+               OPTION_BIT(THREADS) | OPTION_BIT(GEMM) | OPTION_BIT(CPU_PATH) | OPTION_BIT(COROUTINE) |
+               OPTION_BIT(JSON) | OPTION_BIT(VERBOSE) | OPTION_BIT(COLOR),
     .run = run,
 };

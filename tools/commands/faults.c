@@ -10,8 +10,11 @@
 static const char *default_at(unsigned at)
 {
     static const struct { unsigned bit; const char *text; } places[] = {
-        {AT_STAGES_BUT_FIRST, "on every stage but the first"}, {AT_STAGE_MIDDLE, "on stage pp/2"}, {AT_LAST_MICROBATCH, "at the last micro-batch"},
-        {AT_LAYER_MIDDLE, "at layer layers/2"}, {AT_STAGE_ONE, "on stage 1"},
+        {AT_STAGES_BUT_FIRST, "on every stage but the first"},
+        {AT_STAGE_MIDDLE, "on stage pp/2"},
+        {AT_LAST_MICROBATCH, "at the last micro-batch"},
+        {AT_LAYER_MIDDLE, "at layer layers/2"},
+        {AT_STAGE_ONE, "on stage 1"},
     };
     for (int i = 0; i < (int)(sizeof places / sizeof places[0]); i++) {
         if (at & places[i].bit) return places[i].text;
@@ -54,8 +57,8 @@ static void print_one(const struct fault *fault, const struct terminal *t)
     for (int i = 0; i < fault->parts_count; i++) {
         const struct fault_part *part = &fault->parts[i];
         char line[320];
-        snprintf(line, sizeof line, "%s:%s%s%s, %s", part->site, part->deviation, part->text && part->text[0] ? " " : "",
-                 part->text ? part->text : "", default_at(part->at));
+        snprintf(line, sizeof line, "%s:%s%s%s, %s", part->site, part->deviation,
+                 part->text && part->text[0] ? " " : "", part->text ? part->text : "", default_at(part->at));
         terminal_paragraph(t, 2, i ? "" : "site:do", LABEL, STYLE_DIM, line);
     }
     terminal_paragraph(t, 2, "checks", LABEL, STYLE_DIM, fault->checks);
@@ -106,6 +109,12 @@ static int run(const struct options *options)
 }
 
 const struct command command_faults = {
-    .name = "faults", .arguments = "[NAME]", .what = "what can be injected: the catalogue, or one entry whole", .text = "",
-    .arguments_min = 0, .arguments_max = 1, .options = OPTION_BIT(JSON) | OPTION_BIT(COLOR), .run = run,
+    .name = "faults",
+    .arguments = "[NAME]",
+    .what = "what can be injected: the catalogue, or one entry whole",
+    .text = "",
+    .arguments_min = 0,
+    .arguments_max = 1,
+    .options = OPTION_BIT(JSON) | OPTION_BIT(COLOR),
+    .run = run,
 };

@@ -78,12 +78,16 @@ static int run(const struct options *options)
 }
 
 const struct command command_run = {
-    .name = "run", .arguments = "SCENARIO.json", .what = "runs a scenario against its standalone reference and names what differs",
-    .text = "`hpsim SCENARIO.json` is short for it. Exit status: 0 as expected, 1 not as expected, 2 bad input, 70 a fault of hpsim's own, "
-            "130 interrupted.",
-    .arguments_min = 1, .arguments_max = 1,
+    .name = "run",
+    .arguments = "SCENARIO.json",
+    .what = "runs a scenario against its standalone reference and names what differs",
+    .text = "`hpsim SCENARIO.json` is short for it. Exit status: 0 as expected, 1 not as expected, 2 bad input, 70 a "
+            "fault of hpsim's own, 130 interrupted.",
+    .arguments_min = 1,
+    .arguments_max = 1,
     .options = OPTION_BIT(SET) | OPTION_BIT(FAULT) | OPTION_BIT(NO_FAULTS) | OPTION_BIT(SEED) | OPTION_BIT(INTERLEAVE) |
-               OPTION_BIT(THREADS) | OPTION_BIT(GEMM) | OPTION_BIT(CPU_PATH) | OPTION_BIT(COROUTINE) | OPTION_BIT(CHECKS) |
-               OPTION_BIT(JSON) | OPTION_BIT(CSV) | OPTION_BIT(DUMP) | OPTION_BIT(QUIET) | OPTION_BIT(VERBOSE) | OPTION_BIT(COLOR),
+               OPTION_BIT(THREADS) | OPTION_BIT(GEMM) | OPTION_BIT(CPU_PATH) | OPTION_BIT(COROUTINE) |
+               OPTION_BIT(CHECKS) | OPTION_BIT(JSON) | OPTION_BIT(CSV) | OPTION_BIT(DUMP) | OPTION_BIT(QUIET) |
+               OPTION_BIT(VERBOSE) | OPTION_BIT(COLOR),
     .run = run,
 };

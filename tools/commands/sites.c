@@ -171,6 +171,12 @@ static int run(const struct options *options)
 }
 
 const struct command command_sites = {
-    .name = "sites", .arguments = "[NAME]", .what = "where faults can be injected, and which deviations each place takes", .text = "",
-    .arguments_min = 0, .arguments_max = 1, .options = OPTION_BIT(JSON) | OPTION_BIT(COLOR), .run = run,
+    .name = "sites",
+    .arguments = "[NAME]",
+    .what = "where faults can be injected, and which deviations each place takes",
+    .text = "",
+    .arguments_min = 0,
+    .arguments_max = 1,
+    .options = OPTION_BIT(JSON) | OPTION_BIT(COLOR),
+    .run = run,
 };

@@ -14,7 +14,13 @@
 
 enum { NAME_WIDTH = 40, VERDICT_WIDTH = 12 };
 
-struct view { const struct options *options; struct terminal terminal; struct progress progress; bool silent; int name_width; };
+struct view {
+    const struct options *options;
+    struct terminal terminal;
+    struct progress progress;
+    bool silent;
+    int name_width;
+};
 
 static void print_failure(const struct view *view, const struct suite_row *row)
 {
@@ -24,7 +30,7 @@ static void print_failure(const struct view *view, const struct suite_row *row)
         snprintf(line, sizeof line, "expected %s%s%s%s%s", row->expected, row->why[0] ? "; " : "", row->why,
                  row->failed_checks[0] ? "; failed checks: " : "", row->failed_checks);
         terminal_paragraph(t, 6, "", 0, STYLE_PLAIN, line);
-    } else if (row->end != SUITE_NOT_RUN) {
+    } else {
         terminal_paragraph(t, 6, "", 0, STYLE_PLAIN, row->why);
     }
 }
@@ -37,16 +43,17 @@ static void print_row(void *context, const struct suite *suite, int at)
     char name[FOREIGN_TEXT];
     bool passed = suite_row_passed(row);
     progress_clear(&view->progress);
-    if (!view->silent && (!passed || !view->options->quiet)) {
-        static const char *const ends[] = {[SUITE_REFUSED] = "refused", [SUITE_CRASHED] = "crashed", [SUITE_NOT_RUN] = "not run"};
-        terminal_print(t, passed ? STYLE_GOOD : row->end == SUITE_NOT_RUN ? STYLE_DIM : STYLE_BAD, "%-4s",
-                       passed ? "ok" : row->end == SUITE_NOT_RUN ? "-" : "FAIL");
-        fprintf(t->file, "  %-*s  %-*s", view->name_width, foreign(row->scenario, name), row->component[0] || view->options->verbose ? VERDICT_WIDTH : 0,
+    if (!view->silent && row->end != SUITE_NOT_RUN && (!passed || !view->options->quiet)) {
+        static const char *const ends[] = {[SUITE_REFUSED] = "refused", [SUITE_CRASHED] = "crashed"};
+        terminal_print(t, passed ? STYLE_GOOD : STYLE_BAD, "%-4s", passed ? "ok" : "FAIL");
+        fprintf(t->file, "  %-*s  %-*s", view->name_width, foreign(row->scenario, name),
+                row->component[0] || view->options->verbose ? VERDICT_WIDTH : 0,
                 row->end == SUITE_RAN ? verdict_names[row->verdict] : ends[row->end]);
         if (row->component[0]) terminal_print(t, STYLE_NAME, "%s", row->component);
         if (view->options->verbose && row->end == SUITE_RAN) {
             char wall[NUMBER_TEXT];
-            terminal_print(t, STYLE_DIM, "  %s%s%s", number_seconds(row->wall_s, wall), row->failed_checks[0] ? "  failed: " : "", row->failed_checks);
+            terminal_print(t, STYLE_DIM, "  %s%s%s", number_seconds(row->wall_s, wall),
+                           row->failed_checks[0] ? "  failed: " : "", row->failed_checks);
         }
         fputc('\n', t->file);
         if (!passed) print_failure(view, row);
@@ -80,7 +87,8 @@ static char *rows_json(const struct suite *suite, int passed, int failed)
     return json_finish(root);
 }
 
-static bool write_files(const struct options *options, const struct suite *suite, int passed, int failed, struct error *error)
+static bool write_files(const struct options *options, const struct suite *suite, int passed, int failed,
+                        struct error *error)
 {
     bool good = true;
     if (options->json) {
@@ -126,19 +134,25 @@ static int run(const struct options *options)
     struct experiment_options experiment;
     struct suite suite = {0};
     if (!setup_experiment(options, "deep", 1, &experiment, &error)) return command_fail(&error);
-    if (!suite_collect(&suite, options->arguments, options->arguments_count, &error) || !setup_outputs(options, &error)) {
+    if (!suite_collect(&suite, options->arguments, options->arguments_count, &error) ||
+        !setup_outputs(options, &error)) {
         suite_done(&suite);
         return command_fail(&error);
     }
-    struct view view = {.options = options, .terminal = terminal_new(stdout, options->color), .progress = progress_new(!options->quiet),
-                        .silent = options->json && !strcmp(options->json, "-"), .name_width = 0};
-    for (int i = 0; i < suite.count; i++) { /* names are their files' mostly; the column is laid out before they are read */
+    struct view view = {.options = options,
+                        .terminal = terminal_new(stdout, options->color),
+                        .progress = progress_new(!options->quiet),
+                        .silent = options->json && !strcmp(options->json, "-"),
+                        .name_width = 0};
+    /* Names are their files' mostly; the column is laid out before they are read. */
+    for (int i = 0; i < suite.count; i++) {
         const char *base = strrchr(suite.paths[i], '/');
         int length = (int)strlen(base ? base + 1 : suite.paths[i]) - (int)strlen(".json");
         if (length > view.name_width) view.name_width = length < NAME_WIDTH ? length : NAME_WIDTH;
     }
     struct scenario_options wanted = setup_scenario(options);
-    bool whole = suite_run(&suite, &wanted, &experiment, options->jobs ? options->jobs : setup_online_cpus(), print_row, &view);
+    bool whole =
+        suite_run(&suite, &wanted, &experiment, options->jobs ? options->jobs : setup_online_cpus(), print_row, &view);
     progress_clear(&view.progress);
     int status = conclude(&view, &suite, whole);
     suite_done(&suite);
@@ -146,12 +160,17 @@ static int run(const struct options *options)
 }
 
 const struct command command_test = {
-    .name = "test", .arguments = "PATH...", .what = "runs every scenario under the paths and holds each against what it expects",
-    .text = "Folders are searched for *.json. Every scenario runs in a process of its own, with --checks deep unless told otherwise. "
+    .name = "test",
+    .arguments = "PATH...",
+    .what = "runs every scenario under the paths and holds each against what it expects",
+    .text = "Folders are searched for *.json. Every scenario runs in a process of its own, with --checks deep unless "
+            "told otherwise. "
             "Exit status: 0 all passed, 1 some failed, 2 nothing to run, 70 a fault of hpsim's own, 130 interrupted.",
-    .arguments_min = 1, .arguments_max = 1 << 30,
+    .arguments_min = 1,
+    .arguments_max = 1 << 30,
     .options = OPTION_BIT(SET) | OPTION_BIT(FAULT) | OPTION_BIT(NO_FAULTS) | OPTION_BIT(SEED) | OPTION_BIT(INTERLEAVE) |
-               OPTION_BIT(THREADS) | OPTION_BIT(GEMM) | OPTION_BIT(CPU_PATH) | OPTION_BIT(COROUTINE) | OPTION_BIT(CHECKS) |
-               OPTION_BIT(JSON) | OPTION_BIT(JUNIT) | OPTION_BIT(JOBS) | OPTION_BIT(QUIET) | OPTION_BIT(VERBOSE) | OPTION_BIT(COLOR),
+               OPTION_BIT(THREADS) | OPTION_BIT(GEMM) | OPTION_BIT(CPU_PATH) | OPTION_BIT(COROUTINE) |
+               OPTION_BIT(CHECKS) | OPTION_BIT(JSON) | OPTION_BIT(JUNIT) | OPTION_BIT(JOBS) | OPTION_BIT(QUIET) |
+               OPTION_BIT(VERBOSE) | OPTION_BIT(COLOR),
     .run = run,
 };

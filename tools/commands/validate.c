@@ -29,8 +29,12 @@ static int run(const struct options *options)
 }
 
 const struct command command_validate = {
-    .name = "validate", .arguments = "SCENARIO.json...", .what = "checks scenario files without running them", .text = "",
-    .arguments_min = 1, .arguments_max = 1 << 30,
+    .name = "validate",
+    .arguments = "SCENARIO.json...",
+    .what = "checks scenario files without running them",
+    .text = "",
+    .arguments_min = 1,
+    .arguments_max = 1 << 30,
     .options = OPTION_BIT(SET) | OPTION_BIT(FAULT) | OPTION_BIT(NO_FAULTS) | OPTION_BIT(SEED) | OPTION_BIT(COLOR),
     .run = run,
 };

@@ -10,12 +10,12 @@
 static bool row_matches(const struct communication_row *row, const char *purpose, const char *op, const char *group,
                         const char *algorithm, enum format format)
 {
-    return row->format == format && !strcmp(row->purpose, purpose) && !strcmp(row->op, op) && !strcmp(row->group, group) &&
-           !strcmp(row->algorithm, algorithm);
+    return row->format == format && !strcmp(row->purpose, purpose) && !strcmp(row->op, op) &&
+           !strcmp(row->group, group) && !strcmp(row->algorithm, algorithm);
 }
 
-static int find_row(const struct communication *all, const char *purpose, const char *op, const char *group, const char *algorithm,
-                    enum format format)
+static int find_row(const struct communication *all, const char *purpose, const char *op, const char *group,
+                    const char *algorithm, enum format format)
 {
     for (int i = 0; i < all->count; i++) {
         if (row_matches(&all->rows[i], purpose, op, group, algorithm, format)) return i;

@@ -35,7 +35,8 @@ const char *describe_layout(const struct run_config *config, char text[DESCRIBE_
     append_axis(text, &first, "replicas", l->dp_replicate);
     append_axis(text, &first, l->zero ? "FSDP" : "data parallel", l->dp_shard);
     if (l->pp > 1) append(text, ", %s", l->schedule);
-    append(text, ", %d micro-batch%s of %d sequence%s", l->microbatches, l->microbatches == 1 ? "" : "es", per, per == 1 ? "" : "s");
+    append(text, ", %d micro-batch%s of %d sequence%s", l->microbatches, l->microbatches == 1 ? "" : "es", per,
+           per == 1 ? "" : "s");
     struct arena *arena = arena_new("describe", false);
     struct param_table table = param_table_new(&config->model, arena);
     int64_t parameters = 0;

@@ -7,7 +7,8 @@
 #include "tools/command.h"
 #include "tools/report/report.h"
 
-static void take_rows(const struct record *record, int param, enum tensor_kind kind, int step, char *data, int64_t *ret_rows)
+static void take_rows(const struct record *record, int param, enum tensor_kind kind, int step, char *data,
+                      int64_t *ret_rows)
 {
     const struct param *p = &record->params.params[param];
     size_t row_bytes = (size_t)p->columns * format_storage_bytes(record->config.format);
@@ -15,15 +16,17 @@ static void take_rows(const struct record *record, int param, enum tensor_kind k
         const struct rank_record *rank = &record->rank[r];
         for (int i = 0; i < rank->tensors.count; i++) {
             const struct tensor_fact *f = &rank->tensors.items[i];
-            if (f->param != param || f->kind != kind || f->step != step || f->replica != 0 || f->unit != p->unit || !f->data) continue;
+            if (f->param != param || f->kind != kind || f->step != step || f->replica != 0 || f->unit != p->unit ||
+                !f->data)
+                continue;
             memcpy(data + (size_t)f->first_row * row_bytes, f->data, (size_t)f->rows * row_bytes);
             *ret_rows += f->rows;
         }
     }
 }
 
-static struct safetensors_entry make_entry(const struct record *record, int param, enum tensor_kind kind, int step, struct arena *arena,
-                                           int64_t *ret_rows)
+static struct safetensors_entry make_entry(const struct record *record, int param, enum tensor_kind kind, int step,
+                                           struct arena *arena, int64_t *ret_rows)
 {
     const struct param *p = &record->params.params[param];
     enum format storage = format_traits[record->config.format].storage;
@@ -31,7 +34,8 @@ static struct safetensors_entry make_entry(const struct record *record, int para
     char *data = arena_alloc(arena, bytes);
     memory_poison(data, bytes);
     take_rows(record, param, kind, step, data, ret_rows);
-    struct tensor tensor = p->info.dims == 1 ? tensor_1d(data, storage, p->rows) : tensor_2d(data, storage, p->rows, p->columns);
+    struct tensor tensor =
+        p->info.dims == 1 ? tensor_1d(data, storage, p->rows) : tensor_2d(data, storage, p->rows, p->columns);
     const char *prefix = kind == TENSOR_GRADIENT ? "grad." : "";
     return (struct safetensors_entry){arena_printf(arena, "%s%s", prefix, p->info.name), tensor};
 }
@@ -48,11 +52,14 @@ bool report_dump(const struct result *result, const char *path, struct error *er
         entries[count + i] = make_entry(record, i, TENSOR_GRADIENT, step, arena, &rows);
     }
     struct safetensors_note notes[] = {
-        {"hpsim", HPSIM_VERSION}, {"scenario", result->scenario->name},
-        {"seed", arena_printf(arena, "%llu", (unsigned long long)record->config.seed)}, {"step", arena_printf(arena, "%d", step)},
+        {"hpsim", HPSIM_VERSION},
+        {"scenario", result->scenario->name},
+        {"seed", arena_printf(arena, "%llu", (unsigned long long)record->config.seed)},
+        {"step", arena_printf(arena, "%d", step)},
     };
-    bool good = rows > 0 ? safetensors_write(path, entries, (size_t)(2 * count), notes, sizeof notes / sizeof notes[0], error)
-                         : error_input(error, "nothing to dump: the run ended before its last step did");
+    bool good =
+        rows > 0 ? safetensors_write(path, entries, (size_t)(2 * count), notes, sizeof notes / sizeof notes[0], error)
+                 : error_input(error, "nothing to dump: the run ended before its last step did");
     arena_free(arena);
     return good;
 }

@@ -18,7 +18,8 @@ static void add_factor(struct table *table, const struct loss_factor_entry *entr
     char number[NUMBER_TEXT];
     number_factor(entry->value, number);
     if (!entry->wrong) table_add(table, STYLE_PLAIN, "%s%s", before, number);
-    else if (entry->symbol[0] && strlen(entry->symbol) <= SYMBOL_IN_CELL) table_add(table, STYLE_BAD, "! %s%s (%s)", before, number, entry->symbol);
+    else if (entry->symbol[0] && strlen(entry->symbol) <= SYMBOL_IN_CELL)
+        table_add(table, STYLE_BAD, "! %s%s (%s)", before, number, entry->symbol);
     else table_add(table, STYLE_BAD, "! %s%s", before, number);
 }
 
@@ -54,14 +55,15 @@ static void add_row(struct table *table, const struct loss_row *row)
     add_measured(table, row);
     number_factor(row->ratio, number);
     if (!off) table_add(table, STYLE_GOOD, "1");
-    else if (row->ratio_symbol[0] && strlen(row->ratio_symbol) <= SYMBOL_IN_CELL) table_add(table, STYLE_BAD, "! %s (%s)", number, row->ratio_symbol);
+    else if (row->ratio_symbol[0] && strlen(row->ratio_symbol) <= SYMBOL_IN_CELL)
+        table_add(table, STYLE_BAD, "! %s (%s)", number, row->ratio_symbol);
     else table_add(table, STYLE_BAD, "! %s", number);
 }
 
 static void print_rows(const struct loss_step *s, const struct terminal *t)
 {
-    static const char *const titles[] = {"d", "m", "n", "of", "sum S", "S/n", "1/denominator", "loss.scale", "A", "grad_divisor",
-                                         "weight", "measured", "got/due"};
+    static const char *const titles[] = {"d", "m", "n", "of", "sum S", "S/n", "1/denominator", "loss.scale", "A",
+                                         "grad_divisor", "weight", "measured", "got/due"};
     char number[NUMBER_TEXT];
     struct table *table = table_new(13, titles, "rrrrrrrrrrrrr");
     int64_t valid = 0;
@@ -77,7 +79,8 @@ static void print_rows(const struct loss_step *s, const struct terminal *t)
     table_add(table, STYLE_BOLD, "%s", number_value(s->token_mean, number));
     for (int i = 0; i < 5; i++) table_add(table, STYLE_PLAIN, " ");
     table_add(table, STYLE_DIM, "sum n*w");
-    table_add(table, fabs(s->weight_sum - 1) <= 1e-9 ? STYLE_GOOD : STYLE_BAD, "%s", number_factor(s->weight_sum, number));
+    table_add(table, fabs(s->weight_sum - 1) <= 1e-9 ? STYLE_GOOD : STYLE_BAD, "%s",
+              number_factor(s->weight_sum, number));
     table_print(table, t, 2);
     table_free(table);
 }
@@ -103,8 +106,8 @@ static int say_factors(const struct loss_step *s, const struct terminal *t)
         int used = snprintf(line, sizeof line, "%s is ", loss_factor_names[kind]);
         if (low->symbol[0]) used += snprintf(line + used, sizeof line - (size_t)used, "%s = ", low->symbol);
         used += snprintf(line + used, sizeof line - (size_t)used, strcmp(a, b) ? "%s to %s" : "%s", a, b);
-        snprintf(line + used, sizeof line - (size_t)used, " in %d of %d micro-batches where %s is due", rows, s->rows_count,
-                 number_factor(low->due, due));
+        snprintf(line + used, sizeof line - (size_t)used, " in %d of %d micro-batches where %s is due", rows,
+                 s->rows_count, number_factor(low->due, due));
         terminal_paragraph(t, 2, "WRONG", 7, STYLE_BAD, line);
         said++;
     }
@@ -147,9 +150,12 @@ static int say_measured(const struct result *result, const struct loss_step *s, 
         struct farthest at = farthest_of(row);
         unit_name(&result->parallel->config.model, at.unit, unit);
         if (alike > 1) snprintf(others, sizeof others, " (and %d more like it)", alike - 1);
-        snprintf(line, sizeof line, "in the gradient of %s on rank %d, data rank %d's micro-batch %d%s weighs %s where its factors give %s: it "
-                 "was lost, counted again or scaled between backward and optimizer", unit, at.rank, row->data_rank, row->microbatch, others,
-                 number_factor(at.weight, measured), number_factor(row->weight, due));
+        snprintf(
+            line, sizeof line,
+            "in the gradient of %s on rank %d, data rank %d's micro-batch %d%s weighs %s where its factors give %s: it "
+            "was lost, counted again or scaled between backward and optimizer",
+            unit, at.rank, row->data_rank, row->microbatch, others, number_factor(at.weight, measured),
+            number_factor(row->weight, due));
         terminal_paragraph(t, 2, "WRONG", 7, STYLE_BAD, line);
         said++;
     }
@@ -163,13 +169,15 @@ static int say_others(const struct result *result, const struct loss_step *s, co
     char line[LINE], unit[32], number[NUMBER_TEXT];
     for (int i = 0; i < s->rows_count; i++) odd += s->rows[i].weighted != s->rows[i].valid;
     if (odd) {
-        snprintf(line, sizeof line, "in %d of %d micro-batches ignored tokens have a weight, or valid ones have none", odd, s->rows_count);
+        snprintf(line, sizeof line, "in %d of %d micro-batches ignored tokens have a weight, or valid ones have none",
+                 odd, s->rows_count);
         terminal_paragraph(t, 2, "WRONG", 7, STYLE_BAD, line);
         said++;
     }
     if (s->stale_weight != 0) {
         unit_name(&result->parallel->config.model, s->stale_unit, unit);
-        snprintf(line, sizeof line, "the gradient of %s on rank %d still holds a micro-batch of the step before, weighing %s", unit,
+        snprintf(line, sizeof line,
+                 "the gradient of %s on rank %d still holds a micro-batch of the step before, weighing %s", unit,
                  s->stale_rank, number_factor(s->stale_weight, number));
         terminal_paragraph(t, 2, "WRONG", 7, STYLE_BAD, line);
         said++;
@@ -184,45 +192,55 @@ static void print_lesson(const struct loss_ledger *ledger, const struct loss_ste
     double cuts = ledger->data_ranks * ledger->microbatches, N = (double)s->valid;
     char a[NUMBER_TEXT], b[NUMBER_TEXT], c[NUMBER_TEXT], d[NUMBER_TEXT], e[NUMBER_TEXT], line[2 * LINE];
     snprintf(line, sizeof line,
-             "Over the whole batch at once the loss is sum S / N = %s, and every token weighs 1/N. A micro-batch sees only its own "
-             "S and n, so all ranks have to agree on N before the first backward; whatever else multiplies the loss (A) has to be undone "
-             "by what divides the gradient (grad_divisor).", number_value(s->token_mean, a));
+             "Over the whole batch at once the loss is sum S / N = %s, and every token weighs 1/N. A micro-batch sees "
+             "only its own S and n, so all ranks have to agree on N before the first backward; whatever else "
+             "multiplies the loss (A) has to be undone by what divides the gradient (grad_divisor).",
+             number_value(s->token_mean, a));
     terminal_paragraph(t, 2, "token mean", 15, STYLE_BOLD, line);
     if (few->valid == many->valid) {
-        snprintf(line, sizeof line, "The mean of the %g micro-batches' means is the same number here, since each holds n = %lld valid "
-                 "tokens; on other data it would not be.", cuts, (long long)few->valid);
+        snprintf(line, sizeof line,
+                 "The mean of the %g micro-batches' means is the same number here, since each holds n = %lld valid "
+                 "tokens; on other data it would not be.",
+                 cuts, (long long)few->valid);
     } else {
         snprintf(line, sizeof line,
-                 "(1/(M*D)) sum S/n = %s on these numbers, off by %s. A token of data rank %d's micro-batch %d (n = %lld, the fewest) "
-                 "would weigh N/(n*M*D) = %s times its due, one of data rank %d's micro-batch %d (n = %lld, the most) %s times.",
-                 number_value(s->mean_of_means, a), number_error(s->mean_of_means / s->token_mean - 1, b), few->data_rank, few->microbatch,
-                 (long long)few->valid, number_factor(N / ((double)few->valid * cuts), c), many->data_rank, many->microbatch,
+                 "(1/(M*D)) sum S/n = %s on these numbers, off by %s. A token of data rank %d's micro-batch %d "
+                 "(n = %lld, the fewest) would weigh N/(n*M*D) = %s times its due, one of data rank %d's "
+                 "micro-batch %d (n = %lld, the most) %s times.",
+                 number_value(s->mean_of_means, a), number_error(s->mean_of_means / s->token_mean - 1, b),
+                 few->data_rank, few->microbatch, (long long)few->valid,
+                 number_factor(N / ((double)few->valid * cuts), c), many->data_rank, many->microbatch,
                  (long long)many->valid, number_factor(N / ((double)many->valid * cuts), d));
     }
     terminal_paragraph(t, 2, "mean of means", 15, STYLE_BOLD, line);
     if (ledger->data_ranks > 1) {
-        snprintf(line, sizeof line, "(1/D) sum over data ranks of their own S/n = %s, off by %s: the same error, between ranks.",
+        snprintf(line, sizeof line,
+                 "(1/D) sum over data ranks of their own S/n = %s, off by %s: the same error, between ranks.",
                  number_value(s->mean_of_rank_means, a), number_error(s->mean_of_rank_means / s->token_mean - 1, e));
         terminal_paragraph(t, 2, "rank means", 15, STYLE_BOLD, line);
     }
 }
 
-static void print_step(const struct result *result, const struct loss_ledger *ledger, const struct loss_step *s, const struct terminal *t)
+static void print_step(const struct result *result, const struct loss_ledger *ledger, const struct loss_step *s,
+                       const struct terminal *t)
 {
     char due[NUMBER_TEXT], count[NUMBER_TEXT], a[NUMBER_TEXT], b[NUMBER_TEXT], c[NUMBER_TEXT];
     terminal_print(t, STYLE_BOLD, "step %d", s->step);
-    fprintf(t->file, ": N = %s valid tokens, so each is due 1/N = %s\n", number_count(s->valid, count), number_factor(1 / (double)s->valid, due));
+    fprintf(t->file, ": N = %s valid tokens, so each is due 1/N = %s\n", number_count(s->valid, count),
+            number_factor(1 / (double)s->valid, due));
     if (s->rows_count == 0) {
         fprintf(t->file, "  no loss was computed in this step: the run ended before\n\n");
         return;
     }
     print_rows(s, t);
-    fprintf(t->file, "  loss: parallel %s, logged %s, standalone %s\n", number_value(s->parallel, a), number_value(s->logged, b),
-            number_value(s->standalone, c));
+    fprintf(t->file, "  loss: parallel %s, logged %s, standalone %s\n", number_value(s->parallel, a),
+            number_value(s->logged, b), number_value(s->standalone, c));
     int said = say_factors(s, t);
     said += say_measured(result, s, t);
     said += say_others(result, s, t);
-    if (!said) terminal_print(t, STYLE_GOOD, "  every valid token weighs 1/N, by its factors and as measured in every gradient\n");
+    if (!said)
+        terminal_print(t, STYLE_GOOD,
+                       "  every valid token weighs 1/N, by its factors and as measured in every gradient\n");
     fputc('\n', t->file);
     print_lesson(ledger, s, t);
     fputc('\n', t->file);
@@ -234,15 +252,17 @@ void explain_loss_text(const struct result *result, bool steps_all, const struct
     char text[DESCRIBE_TEXT], name[FOREIGN_TEXT];
     terminal_print(t, STYLE_BOLD, "%s", foreign(result->scenario->name, name));
     fprintf(t->file, "  %s\n\n", describe_layout(&result->parallel->config, text));
-    terminal_paragraph(t, 0, "", 0, STYLE_PLAIN,
-                       "Data rank d's micro-batch m sums the losses of its n valid tokens to S. Backward starts from "
-                       "1/denominator x loss.scale x A for each of them; the gradients' reduction over the data ranks divides by "
-                       "grad_divisor. The product is the weight of a token; measured is the same weight as found in the numbers "
-                       "of the finished gradients.");
+    terminal_paragraph(
+        t, 0, "", 0, STYLE_PLAIN,
+        "Data rank d's micro-batch m sums the losses of its n valid tokens to S. Backward starts from "
+        "1/denominator x loss.scale x A for each of them; the gradients' reduction over the data ranks divides by "
+        "grad_divisor. The product is the weight of a token; measured is the same weight as found in the numbers "
+        "of the finished gradients.");
     fputc('\n', t->file);
     for (int i = 0; i < (steps_all ? ledger.steps_count : 1); i++) print_step(result, &ledger, &ledger.steps[i], t);
     if (!steps_all && ledger.steps_count > 1) {
-        terminal_print(t, STYLE_DIM, "--verbose shows the other %d step%s\n", ledger.steps_count - 1, ledger.steps_count == 2 ? "" : "s");
+        terminal_print(t, STYLE_DIM, "--verbose shows the other %d step%s\n", ledger.steps_count - 1,
+                       ledger.steps_count == 2 ? "" : "s");
     }
     loss_ledger_done(&ledger);
 }

@@ -21,8 +21,8 @@ static void write_escaped(FILE *file, const char *text)
 
 static void write_outcome(FILE *file, const struct suite_row *row)
 {
-    static const char *const elements[] = {[SUITE_RAN] = "failure", [SUITE_REFUSED] = "error", [SUITE_CRASHED] = "error",
-                                           [SUITE_NOT_RUN] = "skipped"};
+    static const char *const elements[] = {
+        [SUITE_RAN] = "failure", [SUITE_REFUSED] = "error", [SUITE_CRASHED] = "error", [SUITE_NOT_RUN] = "skipped"};
     fprintf(file, "      <%s message=\"", elements[row->end]);
     if (row->end == SUITE_RAN) {
         write_escaped(file, verdict_names[row->verdict]);
@@ -49,8 +49,10 @@ char *suite_junit(const struct suite *suite)
     }
     FILE *file = open_memstream(&text, &size);
     if (!file) memory_failed(1);
-    fprintf(file, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n"
-            "  <testsuite name=\"hpsim\" tests=\"%d\" failures=\"%d\" errors=\"%d\" skipped=\"%d\">\n", suite->count, failures, errors, skipped);
+    fprintf(file,
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n"
+            "  <testsuite name=\"hpsim\" tests=\"%d\" failures=\"%d\" errors=\"%d\" skipped=\"%d\">\n",
+            suite->count, failures, errors, skipped);
     for (int i = 0; i < suite->count; i++) {
         const struct suite_row *row = &suite->rows[i];
         fputs("    <testcase classname=\"hpsim\" name=\"", file);

@@ -8,7 +8,8 @@
 #include "scenarios/facts.h"
 #include "scenarios/ratio.h"
 
-const char *const loss_factor_names[LOSS_FACTOR_KINDS] = {"loss.denominator", "pp.loss.scale", "A", "fsdp.grad_divisor"};
+const char *const loss_factor_names[LOSS_FACTOR_KINDS] = {"loss.denominator", "pp.loss.scale", "A",
+                                                          "fsdp.grad_divisor"};
 
 enum { LETTERS_MAX = 4 };
 
@@ -86,7 +87,8 @@ static void measure_stale(const struct record *record, struct loss_step *s)
     }
 }
 
-static void fill_row(const struct record *record, const struct rank_record *rank, const struct loss_fact *fact, struct loss_row *row)
+static void fill_row(const struct record *record, const struct rank_record *rank, const struct loss_fact *fact,
+                     struct loss_row *row)
 {
     double A = facts_divisor_due(&record->config), N = (double)record_valid_tokens_due(record, fact->step);
     *row = (struct loss_row){.data_rank = rank->data_rank, .microbatch = fact->microbatch, .rank = rank->rank,
@@ -98,8 +100,10 @@ static void fill_row(const struct record *record, const struct rank_record *rank
     const double due[] = {N, 1, A, A};
     for (int k = 0; k < LOSS_FACTOR_KINDS; k++) {
         struct loss_factor_entry *entry = &row->factor[k];
-        *entry = (struct loss_factor_entry){.value = used[k], .due = due[k], .wrong = !agrees(used[k], due[k], factor_tolerance)};
-        if (!entry->wrong) snprintf(entry->symbol, sizeof entry->symbol, "%s", k == LOSS_DENOMINATOR ? "N" : k == LOSS_SCALE || A == 1 ? "1" : "D");
+        *entry = (struct loss_factor_entry){.value = used[k], .due = due[k]};
+        entry->wrong = !agrees(used[k], due[k], factor_tolerance);
+        const char *letter = k == LOSS_DENOMINATOR ? "N" : k == LOSS_SCALE || A == 1 ? "1" : "D";
+        if (!entry->wrong) snprintf(entry->symbol, sizeof entry->symbol, "%s", letter);
         row->wrong = row->wrong || entry->wrong;
     }
     row->weight = fact->seed / row->factor[LOSS_DIVISOR].value;
@@ -124,11 +128,14 @@ static void find_symbol(const struct record *record, struct loss_step *s, int ki
         samples[count++].value = kind < LOSS_FACTOR_KINDS ? row->factor[kind].value : row->ratio;
     }
     if (!count) return;
-    struct ratio_form form = ratio_classify(samples, count, kind == LOSS_DIVISOR ? 'D' : 'M', LETTERS_MAX, factor_tolerance);
+    struct ratio_form form =
+        ratio_classify(samples, count, kind == LOSS_DIVISOR ? 'D' : 'M', LETTERS_MAX, factor_tolerance);
     for (int i = 0; i < s->rows_count && form.found; i++) {
         struct loss_row *row = &s->rows[i];
-        if (kind == LOSS_FACTOR_KINDS && !agrees(row->ratio, 1, factor_tolerance)) memcpy(row->ratio_symbol, form.text, sizeof form.text);
-        if (kind < LOSS_FACTOR_KINDS && row->factor[kind].wrong) memcpy(row->factor[kind].symbol, form.text, sizeof form.text);
+        if (kind == LOSS_FACTOR_KINDS && !agrees(row->ratio, 1, factor_tolerance))
+            memcpy(row->ratio_symbol, form.text, sizeof form.text);
+        if (kind < LOSS_FACTOR_KINDS && row->factor[kind].wrong)
+            memcpy(row->factor[kind].symbol, form.text, sizeof form.text);
     }
 }
 

@@ -63,8 +63,8 @@ void table_gap(struct table *table, const char *text)
     for (int i = 1; i < table->columns; i++) add_cell(table, NULL, STYLE_DIM, true);
 }
 
-static void print_cell(const struct table *table, const struct terminal *terminal, int column, int width, const char *text,
-                       enum style style)
+static void print_cell(const struct table *table, const struct terminal *terminal, int column, int width,
+                       const char *text, enum style style)
 {
     int blanks = width - text_width(text);
     bool right = table->align[column] == 'r', last = column == table->columns - 1;

@@ -49,8 +49,8 @@ void terminal_print(const struct terminal *t, enum style style, const char *form
     va_end(list);
 }
 
-void terminal_paragraph(const struct terminal *t, int indent, const char *label, int label_width, enum style label_style,
-                        const char *text)
+void terminal_paragraph(const struct terminal *t, int indent, const char *label, int label_width,
+                        enum style label_style, const char *text)
 {
     int begin = indent + label_width, column = begin;
     fprintf(t->file, "%*s", indent, "");

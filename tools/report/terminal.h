@@ -18,7 +18,7 @@ const char *terminal_off(const struct terminal *t, enum style style);
 void terminal_print(const struct terminal *t, enum style style, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* "label" in its own column, then the text, folded between words and indented to the text's column. */
-void terminal_paragraph(const struct terminal *t, int indent, const char *label, int label_width, enum style label_style,
-                        const char *text);
+void terminal_paragraph(const struct terminal *t, int indent, const char *label, int label_width,
+                        enum style label_style, const char *text);
 
 #endif

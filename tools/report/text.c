@@ -92,14 +92,15 @@ static void print_failed_check(const struct check_result *check, const struct te
         used += snprintf(line + used, sizeof line - (size_t)used, " (%s, limit %s)", number_error(check->value, value),
                          number_error(check->limit, limit));
     }
-    if (check->findings > 1) snprintf(line + used, sizeof line - (size_t)used, "; %d more findings", check->findings - 1);
+    if (check->findings > 1)
+        snprintf(line + used, sizeof line - (size_t)used, "; %d more findings", check->findings - 1);
     fprintf(t->file, "  ");
     terminal_print(t, STYLE_BAD, "FAIL");
     terminal_paragraph(t, 2, check->id, 18, STYLE_BOLD, line);
 }
 
-static void print_check_names(const struct result *result, const struct terminal *t, enum check_status status, const char *label,
-                              enum style style)
+static void print_check_names(const struct result *result, const struct terminal *t, enum check_status status,
+                              const char *label, enum style style)
 {
     char line[2048] = "";
     size_t used = 0;
@@ -145,8 +146,8 @@ static void print_faults(const struct report *report, const struct terminal *t)
         const struct fault_result *f = &result->faults[i];
         if (f->outcome == FAULT_ACTIVE && !report->verbose) continue;
         char line[600];
-        snprintf(line, sizeof line, "%s at %s, %llu hits%s%s", outcomes[f->outcome], f->site ? f->site : "several sites",
-                 (unsigned long long)f->hits, f->why[0] ? ": " : "", f->why);
+        snprintf(line, sizeof line, "%s at %s, %llu hits%s%s", outcomes[f->outcome],
+                 f->site ? f->site : "several sites", (unsigned long long)f->hits, f->why[0] ? ": " : "", f->why);
         terminal_paragraph(t, 2, f->fault, 26, f->outcome == FAULT_NOT_HIT ? STYLE_BAD : STYLE_WARN, line);
         any = true;
     }
@@ -159,7 +160,8 @@ static void print_verdict(const struct report *report, const struct terminal *t)
     const struct result *result = report->result;
     bool good = report_exit_status(result) == 0;
     char expected[DESCRIBE_TEXT], name[FOREIGN_TEXT];
-    terminal_print(t, good && result->verdict == VERDICT_CONSISTENT ? STYLE_GOOD : STYLE_BAD, "%s", loud[result->verdict]);
+    terminal_print(t, good && result->verdict == VERDICT_CONSISTENT ? STYLE_GOOD : STYLE_BAD, "%s",
+                   loud[result->verdict]);
     if (result->has_diagnosis && result->diagnosis.component[0]) {
         fprintf(t->file, " in ");
         terminal_print(t, STYLE_BOLD, "%s", result->diagnosis.component);
@@ -185,15 +187,18 @@ static void print_diagnosis(const struct report *report, const struct terminal *
     struct place first = d->place;
     first.rank = -1;
     describe_place(&first, place);
-    snprintf(line, sizeof line, "%s%s%s%s%s%s", d->site ? d->site : d->component, d->ranks_count ? d->ranks_count == 1 ? ", rank " : ", ranks " : "",
-             d->ranks_count ? describe_ranks(d->ranks, d->ranks_count, text) : "", place[0] ? "; first: " : "", place, "");
+    const char *ranks = describe_ranks(d->ranks, d->ranks_count, text);
+    snprintf(line, sizeof line, "%s%s%s%s%s", d->site ? d->site : d->component,
+             d->ranks_count == 0 ? "" : d->ranks_count == 1 ? ", rank " : ", ranks ", ranks,
+             place[0] ? "; first: " : "", place);
     terminal_paragraph(t, 2, "where", LABEL, STYLE_DIM, line);
     for (int i = 0; i < d->evidence_count && (report->verbose || i < EVIDENCE_SHOWN); i++) {
         const struct evidence_item *e = &d->evidence[i];
         char agree[NUMBER_TEXT], differs[NUMBER_TEXT];
         if (isnan(e->inputs_agree_to) && isnan(e->differs_by)) continue; /* a deadlock has no numbers */
-        snprintf(line, sizeof line, "%s: inputs agree to %s, differs by %s%s%s", e->tensor, number_error(e->inputs_agree_to, agree),
-                 number_error(e->differs_by, differs), e->ratio[0] ? ", ratio " : "", e->ratio);
+        snprintf(line, sizeof line, "%s: inputs agree to %s, differs by %s%s%s", e->tensor,
+                 number_error(e->inputs_agree_to, agree), number_error(e->differs_by, differs),
+                 e->ratio[0] ? ", ratio " : "", e->ratio);
         terminal_paragraph(t, 2, i ? "" : "evidence", LABEL, STYLE_DIM, line);
     }
     size_t used = 0;
@@ -213,10 +218,11 @@ static void print_footer(const struct report *report, const struct terminal *t)
     const struct result *result = report->result;
     char wall[NUMBER_TEXT], parallel[NUMBER_TEXT], standalone[NUMBER_TEXT];
     int threads = report->options->train.threads;
-    terminal_print(t, STYLE_DIM, "%s (parallel %s, standalone %s), %d thread%s, %s, gemm %s\n", number_seconds(result->wall_s, wall),
-                   number_seconds(result->parallel->wall_s, parallel),
-                   number_seconds(result->standalone ? result->standalone->wall_s : 0, standalone), threads, threads == 1 ? "" : "s",
-                   result->parallel->cpu_path ? result->parallel->cpu_path : "?", result->parallel->gemm ? result->parallel->gemm : "?");
+    terminal_print(t, STYLE_DIM, "%s (parallel %s, standalone %s), %d thread%s, %s, gemm %s\n",
+                   number_seconds(result->wall_s, wall), number_seconds(result->parallel->wall_s, parallel),
+                   number_seconds(result->standalone ? result->standalone->wall_s : 0, standalone), threads,
+                   threads == 1 ? "" : "s", result->parallel->cpu_path ? result->parallel->cpu_path : "?",
+                   result->parallel->gemm ? result->parallel->gemm : "?");
 }
 
 void report_text(const struct report *report, const struct terminal *terminal)

@@ -23,7 +23,8 @@ static void add_cells(struct table *table, const char *edge, const struct blocke
     table_add(table, STYLE_BAD, "%s", edge);
     table_add(table, STYLE_BOLD, "rank %d", b->rank);
     bool plain = !b->op || !strcmp(b->op, "send") || !strcmp(b->op, "receive"); /* else what it is a part of */
-    table_add(table, STYLE_PLAIN, "%s%s%s %d", plain ? "" : b->op, plain ? "" : ", ", b->is_send ? "sends to" : "receives from", b->peer);
+    table_add(table, STYLE_PLAIN, "%s%s%s %d", plain ? "" : b->op, plain ? "" : ", ",
+              b->is_send ? "sends to" : "receives from", b->peer);
     table_add(table, STYLE_NAME, "%s", b->purpose ? b->purpose : "");
     table_add(table, STYLE_DIM, "%s, call %llu", b->group ? b->group : "?", (unsigned long long)b->sequence);
     table_add(table, STYLE_PLAIN, "%s", b->where ? b->where : "");
@@ -46,7 +47,8 @@ static void print_cycle(const struct deadlock *deadlock, const struct terminal *
     }
     table_print(table, t, 4);
     table_free(table);
-    terminal_print(t, STYLE_DIM, "    +--   waits for rank %d: each does its part only after the other\n\n", deadlock->cycle[0]);
+    terminal_print(t, STYLE_DIM, "    +--   waits for rank %d: each does its part only after the other\n\n",
+                   deadlock->cycle[0]);
 }
 
 void report_text_deadlock(const struct result *result, const struct terminal *terminal)

@@ -5,7 +5,8 @@
 
 static void print_communication(const struct record *record, const struct terminal *t)
 {
-    static const char *const titles[] = {"communication", "operation", "group", "algorithm", "format", "calls", "messages", "sent"};
+    static const char *const titles[] = {"communication", "operation", "group",    "algorithm",
+                                         "format",        "calls",     "messages", "sent"};
     struct communication all = communication_sum(record);
     struct table *table = table_new(8, titles, "lllllrrr");
     for (int i = 0; i < all.count; i++) {
@@ -30,7 +31,8 @@ static void print_communication(const struct record *record, const struct termin
 
 static void print_ranks(const struct record *record, const struct terminal *t)
 {
-    static const char *const titles[] = {"rank", "stage", "data rank", "busy", "waiting", "param", "grad", "optimizer", "activations", "peak"};
+    static const char *const titles[] = {"rank",  "stage", "data rank", "busy",        "waiting",
+                                         "param", "grad",  "optimizer", "activations", "peak"};
     struct table *table = table_new(10, titles, "rrrrrrrrrr");
     for (int r = 0; r < record->ranks; r++) {
         const struct rank_record *rank = &record->rank[r];
@@ -40,7 +42,8 @@ static void print_ranks(const struct record *record, const struct terminal *t)
         table_add(table, STYLE_PLAIN, "%d", rank->data_rank);
         table_add(table, STYLE_PLAIN, "%s", number_seconds(rank->busy_s, number));
         table_add(table, STYLE_PLAIN, "%s", number_seconds(rank->time_s - rank->busy_s, number));
-        const int64_t bytes[] = {rank->param_bytes, rank->grad_bytes, rank->optimizer_bytes, rank->activation_peak_bytes, rank->peak_bytes};
+        const int64_t bytes[] = {rank->param_bytes, rank->grad_bytes, rank->optimizer_bytes,
+                                 rank->activation_peak_bytes, rank->peak_bytes};
         for (int i = 0; i < 5; i++) table_add(table, STYLE_PLAIN, "%s", number_bytes((double)bytes[i], number));
     }
     table_print(table, t, 2);
