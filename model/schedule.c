@@ -55,13 +55,34 @@ void action_list_free(struct action_list *list)
 /* A send that follows one computation and the receive that the next one needs: same neighbour or not? */
 struct exchange { bool has_send, has_receive; struct action send, receive; };
 
-static void add_exchange(struct exchange e, bool sync, struct site_plan *plan, int rank, struct action_list *list)
+static int place_of(const struct action_list *compute, enum action_kind kind, int microbatch)
 {
-    bool same_neighbour = e.has_send && e.has_receive &&
-                          (e.send.kind == ACTION_SEND_F) == (e.receive.kind == ACTION_RECV_B);
-    bool receive_first = same_neighbour && sync && e.send.stage % 2 == 1;
+    int i = 0;
+    while (i < compute->count && (compute->actions[i].kind != kind || compute->actions[i].microbatch != microbatch)) i++;
+    return i;
+}
+
+/* With blocking sends, which of the two must come first? The neighbour computes X from what is sent to it and Y,
+ * whose result it sends back. X before Y: it cannot answer before it has received, so send first. Y, then other
+ * things, then X: it is stuck in its send until it is received, so receive first. Y and X next to each other: both
+ * stages stand in the same exchange, and by convention the even one sends first and the odd one receives first. */
+static bool receives_first(const struct exchange *e, const struct action_list *neighbour)
+{
+    bool forward = e->send.kind == ACTION_SEND_F;
+    int x = place_of(neighbour, forward ? ACTION_FORWARD : ACTION_BACKWARD, e->send.microbatch);
+    int y = place_of(neighbour, forward ? ACTION_BACKWARD : ACTION_FORWARD, e->receive.microbatch);
+    if (x < y) return false;
+    return x == y + 1 ? e->send.stage % 2 == 1 : true;
+}
+
+static void add_exchange(struct exchange e, const struct action_list neighbours[2], bool sync, struct site_plan *plan, int rank,
+                         struct action_list *list)
+{
+    bool forward = e.send.kind == ACTION_SEND_F;
+    bool same_neighbour = e.has_send && e.has_receive && forward == (e.receive.kind == ACTION_RECV_B);
+    bool receive_first = same_neighbour && sync && receives_first(&e, &neighbours[forward ? 1 : 0]);
     if (same_neighbour) {
-        const struct action *activation = e.send.kind == ACTION_SEND_F ? &e.send : &e.receive;
+        const struct action *activation = forward ? &e.send : &e.receive;
         struct where where = WHERE_NONE;
         where.rank = rank;
         where.stage = e.send.stage;
@@ -84,8 +105,10 @@ static void add_exchange(struct exchange e, bool sync, struct site_plan *plan, i
 void schedule_lower(const struct schedule *schedule, int pp, int microbatches, int stage, bool sync,
                     struct site_plan *plan, int rank, struct action_list *ret_list)
 {
-    struct action_list compute = {0};
+    struct action_list compute = {0}, neighbours[2] = {{0}};
     schedule->compute(pp, microbatches, stage, &compute);
+    if (stage > 0) schedule->compute(pp, microbatches, stage - 1, &neighbours[0]);
+    if (stage < pp - 1) schedule->compute(pp, microbatches, stage + 1, &neighbours[1]);
     for (int i = 0; i <= compute.count; i++) {
         struct exchange e = {0};
         if (i > 0) {
@@ -98,10 +121,12 @@ void schedule_lower(const struct schedule *schedule, int pp, int microbatches, i
             e.has_receive = b.kind == ACTION_FORWARD ? stage > 0 : stage < pp - 1;
             e.receive = (struct action){b.kind == ACTION_FORWARD ? ACTION_RECV_F : ACTION_RECV_B, stage, b.microbatch};
         }
-        add_exchange(e, sync, plan, rank, ret_list);
+        add_exchange(e, neighbours, sync, plan, rank, ret_list);
         if (i < compute.count) {
             action_list_add(ret_list, compute.actions[i].kind, stage, compute.actions[i].microbatch);
         }
     }
     action_list_free(&compute);
+    action_list_free(&neighbours[0]);
+    action_list_free(&neighbours[1]);
 }

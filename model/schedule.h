@@ -26,8 +26,8 @@ int schedule_count(void);
 const struct schedule *schedule_at(int i);
 const struct schedule *schedule_find(const char *name); /* NULL: none */
 
-/* The whole list of one stage. sync: blocking sends, so that of two neighbours that exchange, the even
- * stage sends first and the odd one receives first. plan: pp.send_activation may turn that round. */
+/* The whole list of one stage. sync: blocking sends; of two neighbours that exchange, one sends first and
+ * the other receives first. plan: pp.send_activation may turn that round. */
 void schedule_lower(const struct schedule *schedule, int pp, int microbatches, int stage, bool sync,
                     struct site_plan *plan, int rank, struct action_list *ret_list);
 

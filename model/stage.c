@@ -295,8 +295,10 @@ static void head_run_backward(struct program *p, int microbatch, struct microbat
                storage_of(p), mb->seed);
     ledger_clear(&mb->grad_ledger);
     ledger_add_term(&mb->grad_ledger, (struct origin){p->step, p->data_rank, microbatch, 0}, 1, mb->seed);
+    struct arena_mark mark = arena_mark(mb->arena);
     head_backward_input(&context, dx, mb->token_weight, mb->targets, &weights, mb->head, mb->arena);
     head_backward_weight(&context, &gradients, mb->head);
+    arena_release(mb->arena, mark);
     tensor_site(p->run->plan, &site_layer_backward, where, dx);
     record_sketches(p, microbatch, head_index, SKETCH_BACKWARD_OUT, dx);
     advance(p, 2 * head_flops(p));
@@ -326,8 +328,10 @@ void stage_backward(struct program *p, int microbatch)
             struct tensor dx = gradient_buffer(p, mb, &probes);
             unit_unshard(unit, &p->context, where, true);
             struct layer_weights weights = weights_of(unit, storage_of(p), false), gradients = weights_of(unit, storage_of(p), true);
+            struct arena_mark mark = arena_mark(mb->arena); /* what the weights' part needs of the input's dies with it */
             layer_backward_input(&context, dx, dy, &weights, mb->layers[i], mb->arena);
             layer_backward_weight(&context, &gradients, mb->layers[i]);
+            arena_release(mb->arena, mark);
             memcpy(probes, mb->output_probes, unit->probe_count * format_storage_bytes(storage_of(p)));
             tensor_site(p->run->plan, &site_layer_backward, where, dx);
             record_sketches(p, microbatch, unit->index, SKETCH_BACKWARD_OUT, dx);

@@ -23,6 +23,7 @@ void unit_init(struct unit *unit, const struct unit_context *context, int index,
     for (int i = 0; i < params_count; i++) {
         struct unit_param *p = &unit->params[i];
         p->param = params[i];
+        p->dims = table->params[params[i]].info.dims;
         p->rows = table->params[params[i]].rows;
         p->columns = table->params[params[i]].columns;
         p->shard_rows = (p->rows + shards - 1) / shards;
@@ -64,7 +65,7 @@ size_t unit_work_count(const struct unit *unit, int shards)
 static struct tensor view(const struct unit_param *p, void *data, enum format storage)
 {
     void *start = at(data, p->full_at, storage);
-    return p->columns == 1 ? tensor_1d(start, storage, p->rows) : tensor_2d(start, storage, p->rows, p->columns);
+    return p->dims == 1 ? tensor_1d(start, storage, p->rows) : tensor_2d(start, storage, p->rows, p->columns);
 }
 
 struct tensor unit_param_tensor(const struct unit *unit, int i, enum format storage)

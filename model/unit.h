@@ -18,6 +18,7 @@
 
 struct unit_param {
     int param;                       /* index into the param_table */
+    int dims;                        /* 1 or 2 */
     int64_t rows, columns;
     int64_t shard_rows, first_row, my_rows; /* padded rows a shard; this rank's own */
     size_t full_at, shard_at;        /* elements */

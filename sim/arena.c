@@ -12,9 +12,9 @@
 #include "sim/assertion.h"
 #include "sim/sanitizer.h"
 
-enum { ALIGNMENT = 64, CHUNK_BYTES_MIN = 64 * 1024, CHUNK_BYTES_MAX = (4 << 20) - 64, HUGE_PAGE_BYTES = 2 << 20 };
+enum { ALIGNMENT = 64, CHUNK_BYTES_MIN = 64 * 1024, CHUNK_BYTES_MAX = 4 << 20, HUGE_PAGE_BYTES = 2 << 20 };
 
-struct chunk { struct chunk *previous, *next; size_t size, used; /* used: while a later one is current */ };
+struct chunk { struct chunk *previous, *next; size_t size, used; /* used: while a later one is current */ bool in_slab; };
 /* Data starts at the next multiple of ALIGNMENT after the header. */
 enum { HEADER = (sizeof(struct chunk) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT };
 
@@ -66,54 +66,85 @@ void memory_poison(void *data, size_t bytes)
     memset(data, 0xFF, bytes);
 }
 
-/* Large chunks lie on huge pages where the kernel has them, and are kept in the process when an arena is
- * freed: the first touch of fresh memory is otherwise a good part of a run's time, and one experiment makes
- * several runs. What was in them is never read (poison checks hold that). */
-static struct { pthread_mutex_t mutex; struct chunk *first; size_t bytes; } spare = {.mutex = PTHREAD_MUTEX_INITIALIZER};
-enum { SPARE_BYTES_MAX = 1 << 30 };
+/* Chunks lie on huge pages where the kernel has them, small ones side by side in a slab, and are kept in the
+ * process when an arena is freed: the first touch of fresh memory is otherwise a good part of a run's time, and
+ * one experiment makes several runs. What was in them is never read (the poison checks hold that). */
+static struct {
+    pthread_mutex_t mutex;
+    struct chunk *first;            /* spare chunks */
+    size_t bytes;                   /* of the large ones */
+    char *slab; size_t slab_left;   /* what small chunks are cut from */
+} spare = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+enum { SPARE_BYTES_MAX = 1 << 30, SLAB_BYTES = 2 * HUGE_PAGE_BYTES, SMALL_BYTES_MAX = 512 * 1024 };
+
+static void *pages_new(size_t total)
+{
+    void *data = NULL;
+    if (posix_memalign(&data, HUGE_PAGE_BYTES, total)) memory_failed(total);
+    (void)madvise(data, total, MADV_HUGEPAGE); /* only a wish */
+    return data;
+}
 
 static struct chunk *spare_take(size_t size)
 {
-    pthread_mutex_lock(&spare.mutex);
+    size_t most = size <= SMALL_BYTES_MAX ? 2 * size : 2 * size + HUGE_PAGE_BYTES;
     struct chunk **link = &spare.first, *chunk;
-    while ((chunk = *link) && (chunk->size < size || chunk->size > 2 * size + HUGE_PAGE_BYTES)) link = &chunk->next;
-    if (chunk) {
-        *link = chunk->next;
-        spare.bytes -= chunk->size;
-    }
-    pthread_mutex_unlock(&spare.mutex);
+    while ((chunk = *link) && (chunk->size < size || chunk->size > most)) link = &chunk->next;
+    if (!chunk) return NULL;
+    *link = chunk->next;
+    if (!chunk->in_slab) spare.bytes -= chunk->size;
     return chunk;
 }
 
-static bool spare_give(struct chunk *chunk)
+static struct chunk *slab_cut(size_t total)
 {
-    if (!SANITIZER_KEEPS_FREED || chunk->size < HUGE_PAGE_BYTES / 2) return false;
-    pthread_mutex_lock(&spare.mutex);
-    bool taken = spare.bytes + chunk->size <= SPARE_BYTES_MAX;
-    if (taken) {
-        chunk->next = spare.first;
-        spare.first = chunk;
-        spare.bytes += chunk->size;
+    if (spare.slab_left < total) { /* what is left of the old slab is lost: at most one small chunk */
+        spare.slab = pages_new(SLAB_BYTES);
+        spare.slab_left = SLAB_BYTES;
     }
-    pthread_mutex_unlock(&spare.mutex);
-    return taken;
+    struct chunk *chunk = (struct chunk *)(void *)spare.slab;
+    spare.slab += total;
+    spare.slab_left -= total;
+    *chunk = (struct chunk){.size = total - HEADER, .in_slab = true};
+    return chunk;
 }
 
+static void chunk_free(struct chunk *chunk)
+{
+    pthread_mutex_lock(&spare.mutex);
+    bool kept = SANITIZER_KEEPS_FREED && (chunk->in_slab || spare.bytes + chunk->size <= SPARE_BYTES_MAX);
+    if (kept) {
+        chunk->next = spare.first;
+        spare.first = chunk;
+        if (!chunk->in_slab) spare.bytes += chunk->size;
+    }
+    pthread_mutex_unlock(&spare.mutex);
+    if (!kept) free(chunk);
+}
+
+/* Room for at least `size` bytes behind the header. */
 static struct chunk *chunk_new(size_t size)
 {
-    void *data = NULL;
     if (size > SIZE_MAX - HEADER - 2 * HUGE_PAGE_BYTES) memory_failed(size);
-    size_t total = HEADER + size;
-    bool huge = total >= HUGE_PAGE_BYTES / 2;
-    struct chunk *chunk = huge ? spare_take(size) : NULL;
-    if (huge) total = (total + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-    if (!chunk) {
-        if (posix_memalign(&data, huge ? HUGE_PAGE_BYTES : ALIGNMENT, total)) memory_failed(total);
-        if (huge) (void)madvise(data, total, MADV_HUGEPAGE); /* only a wish */
-        chunk = data;
-        chunk->size = total - HEADER;
+    if (!SANITIZER_KEEPS_FREED) {
+        void *data = NULL;
+        if (posix_memalign(&data, ALIGNMENT, HEADER + size)) memory_failed(size);
+        struct chunk *plain = data;
+        *plain = (struct chunk){.size = size};
+        return plain;
     }
-    *chunk = (struct chunk){.size = chunk->size};
+    bool small = HEADER + size <= SMALL_BYTES_MAX;
+    pthread_mutex_lock(&spare.mutex);
+    struct chunk *chunk = spare_take(size);
+    if (!chunk && small) chunk = slab_cut((HEADER + size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+    pthread_mutex_unlock(&spare.mutex);
+    if (!chunk) {
+        size_t total = (HEADER + size + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+        chunk = pages_new(total);
+        *chunk = (struct chunk){.size = total - HEADER};
+    }
+    chunk->previous = chunk->next = NULL;
+    chunk->used = 0;
     return chunk;
 }
 
@@ -130,7 +161,7 @@ void arena_free(struct arena *arena)
     if (!arena) return;
     for (struct chunk *chunk = arena->first, *next; chunk; chunk = next) {
         next = chunk->next;
-        if (!spare_give(chunk)) free(chunk);
+        chunk_free(chunk);
     }
     free(arena->name);
     free(arena);
@@ -146,8 +177,8 @@ static void next_chunk(struct arena *arena, size_t bytes)
 {
     struct chunk *current = arena->current, *next = current ? current->next : arena->first;
     if (!next || next->size < bytes) {
-        size_t size = current ? 2 * current->size : CHUNK_BYTES_MIN;
-        if (size > CHUNK_BYTES_MAX) size = CHUNK_BYTES_MAX;
+        size_t size = current ? 4 * (current->size + HEADER) - HEADER : CHUNK_BYTES_MIN - HEADER;
+        if (size > CHUNK_BYTES_MAX - HEADER) size = CHUNK_BYTES_MAX - HEADER;
         struct chunk *fresh = chunk_new(size < bytes ? bytes : size);
         fresh->previous = current;
         fresh->next = next;

@@ -22,7 +22,7 @@ static const char small_text[] =
     "sings for nothing.\n\nSo they asked the baker.\n\nThe baker had sold him nine loaves, no more, and nine loaves are "
     "four days.\n\nFour days by sail is the island, or the cape, or nowhere.\n\nThey sent a boat to each.\n\n";
 
-static struct run_config small_config(void)
+static inline struct run_config small_config(void)
 {
     struct run_config config;
     memset(&config, 0, sizeof config);
@@ -42,7 +42,7 @@ static struct run_config small_config(void)
 }
 
 /* Whole parameters on every data rank. */
-static void small_config_ddp(struct run_config *config)
+static inline void small_config_ddp(struct run_config *config)
 {
     config->layout.dp_replicate = config->layout.dp_shard;
     config->layout.dp_shard = 1;
@@ -53,7 +53,7 @@ static void small_config_ddp(struct run_config *config)
 struct small_fault { const char *site, *deviation, *text; double value; int rank, step, microbatch, layer; /* -1: all */ };
 #define SMALL_EVERYWHERE -1, -1, -1, -1
 
-static const struct deviation *small_deviation(const struct site *site, const char *name)
+static inline const struct deviation *small_deviation(const struct site *site, const char *name)
 {
     for (int i = 0; i < model_deviation_count(); i++) {
         if (model_deviation(i)->kind == site->kind && !strcmp(model_deviation(i)->name, name)) return model_deviation(i);
@@ -64,7 +64,7 @@ static const struct deviation *small_deviation(const struct site *site, const ch
     return NULL;
 }
 
-static struct site_plan *small_plan(const struct small_fault *fault, int ranks)
+static inline struct site_plan *small_plan(const struct small_fault *fault, int ranks)
 {
     struct site_plan *plan = site_plan_new(ranks);
     if (!fault) return plan;
@@ -88,7 +88,7 @@ static struct site_plan *small_plan(const struct small_fault *fault, int ranks)
 /* Owns its records. */
 struct small_run { struct record *parallel, *standalone, *parallel_other, *standalone_other; uint64_t hits; };
 
-static struct record *small_record(struct run_config config, bool standalone, enum format format, const struct small_fault *fault,
+static inline struct record *small_record(struct run_config config, bool standalone, enum format format, const struct small_fault *fault,
                                    uint64_t *ret_hits)
 {
     struct train_options options = {.threads = 1};
@@ -103,7 +103,7 @@ static struct record *small_record(struct run_config config, bool standalone, en
     return record;
 }
 
-static struct small_run small_run_new(const struct run_config *config, const struct small_fault *fault, bool other_rung)
+static inline struct small_run small_run_new(const struct run_config *config, const struct small_fault *fault, bool other_rung)
 {
     struct small_run run = {0};
     run.parallel = small_record(*config, false, config->format, fault, &run.hits);
@@ -115,7 +115,7 @@ static struct small_run small_run_new(const struct run_config *config, const str
     return run;
 }
 
-static void small_run_free(struct small_run *run)
+static inline void small_run_free(struct small_run *run)
 {
     record_free(run->parallel);
     record_free(run->standalone);
@@ -123,13 +123,13 @@ static void small_run_free(struct small_run *run)
     record_free(run->standalone_other);
 }
 
-static bool small_run_finished(const struct small_run *run)
+static inline bool small_run_finished(const struct small_run *run)
 {
     return run->parallel->outcome == MACHINE_FINISHED;
 }
 
 /* Compared, checked and, where anything failed, diagnosed. The comparison is freed again. */
-static struct result small_judge(const struct small_run *run)
+static inline struct result small_judge(const struct small_run *run)
 {
     struct result result;
     struct check_selection selection;
@@ -148,7 +148,7 @@ static struct result small_judge(const struct small_run *run)
     return result;
 }
 
-static const struct check_result *small_check(const struct result *result, const char *id)
+static inline const struct check_result *small_check(const struct result *result, const char *id)
 {
     for (int i = 0; i < result->checks_count; i++) {
         if (!strcmp(result->checks[i].id, id)) return &result->checks[i];

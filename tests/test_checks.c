@@ -1,0 +1,508 @@
+/* Checks: silent on healthy runs of every kind of layout; each fires when the one fact that it reads is changed in a
+ * healthy record, with the site that such a fact stands for. */
+#include <math.h>
+
+#include "tests/small_run.h"
+
+/* ---- silence ---- */
+
+enum layout_bits { WITH_DDP = 1, WITH_TIED = 2, WITH_EACH = 4, WITH_SUM = 8, WITH_BIAS = 16, WITH_SGD = 32, WITH_FP64 = 64, WITH_GPIPE = 128,
+                   ONE_STAGE = 256, ONE_DATA = 512, ONE_MICROBATCH = 1024 };
+
+static struct run_config config_with(int bits)
+{
+    struct run_config config = small_config();
+    if (bits & ONE_STAGE) {
+        config.layout.pp = 1;
+        config.layout.layers_per_stage[0] = config.model.layers;
+    }
+    if (bits & ONE_DATA) config.layout.dp_shard = 1;
+    if (bits & WITH_DDP) small_config_ddp(&config);
+    if (bits & ONE_MICROBATCH) config.layout.microbatches = 1;
+    if (bits & WITH_EACH) config.layout.sync = SYNC_EACH_MICROBATCH;
+    if (bits & WITH_SUM) config.layout.reduce_op = FSDP_REDUCE_SUM;
+    if (bits & WITH_GPIPE) strcpy(config.layout.schedule, "GPipe");
+    if (bits & WITH_FP64) config.format = FORMAT_FP64;
+    if (bits & WITH_SGD) config.train.optimizer = OPTIMIZER_SGD;
+    config.model.tie_embeddings = bits & WITH_TIED;
+    /* Without RoPE a key bias has a gradient that is zero in exact arithmetic: noise on every rung. */
+    config.model.bias = bits & WITH_BIAS;
+    config.model.rope = !(bits & WITH_BIAS);
+    return config;
+}
+
+static const int healthy[] = {0, WITH_DDP, WITH_TIED, WITH_DDP | WITH_TIED | WITH_EACH | WITH_SUM, WITH_EACH, WITH_SUM | WITH_SGD,
+                              WITH_BIAS, WITH_FP64 | WITH_TIED, WITH_GPIPE | WITH_EACH, ONE_STAGE | WITH_TIED, ONE_STAGE | ONE_DATA,
+                              ONE_STAGE | ONE_DATA | ONE_MICROBATCH, ONE_DATA | WITH_TIED, ONE_MICROBATCH};
+
+/* No check fires on a healthy run; oracle by the ladder where the screening limit is passed, and always again with the
+ * ladder alone. */
+START_TEST(silent_on_healthy_runs)
+{
+    struct run_config config = config_with(healthy[_i]);
+    struct small_run run = small_run_new(&config, NULL, true);
+    struct result result = small_judge(&run);
+    for (int i = 0; i < result.checks_count; i++) {
+        ck_assert_msg(result.checks[i].status != CHECK_FAIL, "layout %d: %s fires: %s", healthy[_i], result.checks[i].id, result.checks[i].why);
+    }
+    arena_free(result.arena);
+    small_run_free(&run);
+}
+END_TEST
+
+/* ---- one changed fact ---- */
+
+static struct small_run run;
+static struct result judged;
+
+static struct rank_record *rank_of(int rank)
+{
+    return &run.parallel->rank[rank];
+}
+
+static void begin(int bits)
+{
+    struct run_config config = config_with(bits);
+    run = small_run_new(&config, NULL, false);
+}
+
+/* The check fires at this site (NULL: any) and this rank (-1: any) with this pattern ("": any). */
+static void expect_finding(const char *id, const struct site *site, int rank, const char *pattern)
+{
+    judged = small_judge(&run);
+    ck_assert_msg(small_check(&judged, id)->status == CHECK_FAIL, "%s does not fire", id);
+    bool found = false;
+    for (int i = 0; i < judged.findings_count; i++) {
+        const struct finding *f = &judged.findings[i];
+        found = found || (!strcmp(f->check, id) && (!site || f->site == site) && (rank < 0 || f->place.rank == rank) &&
+                          (!pattern[0] || !strcmp(f->pattern, pattern)) && f->text[0]);
+    }
+    ck_assert_msg(found, "%s: no finding at %s, rank %d, pattern %s; it says: %s", id, site ? site->name : "-", rank, pattern,
+                  small_check(&judged, id)->why);
+    arena_free(judged.arena);
+    small_run_free(&run);
+}
+
+START_TEST(oracle_sees_a_changed_parameter)
+{
+    begin(0);
+    for (int i = 0; i < rank_of(1)->tensors.count; i++) {
+        struct tensor_fact *fact = &rank_of(1)->tensors.items[i];
+        if (fact->kind == TENSOR_PARAM && fact->step == 1 && fact->rows > 2) {
+            float *values = (float *)(uintptr_t)fact->data;
+            values[3] += 0.05f;
+            break;
+        }
+    }
+    expect_finding("oracle", &site_optimizer_update, 1, "altered");
+}
+END_TEST
+
+START_TEST(oracle_sees_a_changed_activation)
+{
+    begin(0);
+    for (int i = 0; i < rank_of(4)->sketches.count; i++) {
+        struct sketch_fact *fact = &rank_of(4)->sketches.items[i];
+        if (fact->kind != SKETCH_FORWARD_OUT || fact->unit != 4 || fact->step != 1) continue;
+        for (int k = 0; k < 4; k++) fact->value[k] += 0.2 * sqrt(fact->value[4]);
+        break;
+    }
+    expect_finding("oracle", &site_layer_forward, 4, "altered");
+}
+END_TEST
+
+/* A wrong loss scale is no wrong backward: the gradient of an activation is judged per weight of its tokens. */
+START_TEST(a_wrong_scale_is_no_wrong_backward)
+{
+    struct run_config config = small_config();
+    struct small_fault fault = {"pp.loss.scale", "times", "1/M", 0, SMALL_EVERYWHERE};
+    run = small_run_new(&config, &fault, true);
+    judged = small_judge(&run);
+    for (int i = 0; i < judged.findings_count; i++) {
+        const struct finding *f = &judged.findings[i];
+        ck_assert_msg(f->place.step != 0 || (f->site != &site_layer_backward && f->site != &site_layer_forward &&
+                                             f->site != &site_layer_weight_gradient), "%s", f->text);
+    }
+    arena_free(judged.arena);
+    small_run_free(&run);
+}
+END_TEST
+
+START_TEST(row_identity_sees_another_sequence)
+{
+    begin(0);
+    struct sample_fact *fact = &rank_of(2)->samples.items[1];
+    ((int64_t *)(uintptr_t)fact->sequences)[0] += 1;
+    expect_finding("row-identity", &site_data_sample, 2, "wrong-samples");
+    begin(0);
+    rank_of(5)->samples.items[3].target_hash ^= 1;
+    expect_finding("row-identity", &site_data_sample, 5, "stages-differ");
+}
+END_TEST
+
+START_TEST(version_sees_old_missing_and_altered_parameters)
+{
+    begin(0);
+    rank_of(3)->versions.items[rank_of(3)->versions.count - 1].version_min--;
+    expect_finding("version", &site_fsdp_unshard, 3, "mixed-versions");
+    begin(0);
+    rank_of(3)->versions.items[2].shards = 2;
+    expect_finding("version", &site_fsdp_unshard, 3, "not-gathered");
+    begin(0);
+    ck_assert(rank_of(3)->versions.items[2].digest != 0);
+    rank_of(3)->versions.items[2].digest ^= 1;
+    expect_finding("version", &site_fsdp_unshard, 3, "altered");
+}
+END_TEST
+
+static struct sketch_fact *sketch_of(int rank, enum sketch_kind kind)
+{
+    for (int i = 0; i < rank_of(rank)->sketches.count; i++) {
+        if (rank_of(rank)->sketches.items[i].kind == kind) return &rank_of(rank)->sketches.items[i];
+    }
+    ck_abort_msg("no such sketch");
+    return NULL;
+}
+
+START_TEST(poison_sees_what_was_not_sent)
+{
+    begin(0);
+    struct sketch_fact *in = sketch_of(4, SKETCH_FORWARD_IN);
+    memset(in->value, 0, sizeof in->value);
+    expect_finding("poison", &site_pp_send_activation, 4, "zeros");
+    begin(0);
+    in = sketch_of(1, SKETCH_BACKWARD_IN);
+    in->value[2] = nextafter(in->value[2], INFINITY);
+    expect_finding("poison", &site_pp_send_grad, 1, "altered");
+    begin(0);
+    struct sketch_fact *first = sketch_of(4, SKETCH_FORWARD_IN), *other = first;
+    while (other->kind != SKETCH_FORWARD_IN || other->sequence == first->sequence) other++;
+    memcpy(first->value, other->value, sizeof first->value);
+    expect_finding("poison", &site_pp_send_activation, 4, "other-microbatch");
+    begin(0);
+    struct sketch_fact *out = sketch_of(2, SKETCH_FORWARD_OUT);
+    out->finite = false;
+    expect_finding("poison", &site_layer_forward, 2, "not-finite");
+}
+END_TEST
+
+START_TEST(token_weight_sees_a_token)
+{
+    begin(0);
+    struct loss_fact *loss = &rank_of(4)->losses.items[2];
+    double *weights = (double *)(uintptr_t)loss->token_weight;
+    int at = 0;
+    while (weights[at] == 0) at++;
+    weights[at] *= 1.001;
+    expect_finding("token-weight", &site_pp_loss_scale, 4, "");
+    begin(0);
+    loss = rank_of(4)->losses.items;
+    while (loss->valid == loss->token_count) loss++;
+    weights = (double *)(uintptr_t)loss->token_weight;
+    at = 0;
+    while (weights[at] != 0) at++;
+    weights[at] = loss->seed;
+    expect_finding("token-weight", &site_pp_loss_scale, 4, "ignored-tokens");
+}
+END_TEST
+
+static struct gradient_fact *gradient_of(int rank, enum gradient_stage stage, int step, int unit)
+{
+    for (int i = 0; i < rank_of(rank)->gradients.count; i++) {
+        struct gradient_fact *fact = &rank_of(rank)->gradients.items[i];
+        if (fact->stage == stage && fact->step == step && fact->unit == unit) return fact;
+    }
+    ck_abort_msg("no such gradient");
+    return NULL;
+}
+
+/* Numbers whose weight is not the one on their ledger. */
+START_TEST(token_weight_sees_a_probe)
+{
+    begin(0);
+    double *probe = (double *)(uintptr_t)gradient_of(1, GRADIENT_REDUCED, 0, 2)->probe;
+    probe[4] *= 3;
+    expect_finding("token-weight", &site_fsdp_reduce_grad, 1, "D");
+}
+END_TEST
+
+START_TEST(scale_ledger_sees_each_factor)
+{
+    begin(0);
+    rank_of(5)->losses.items[1].denominator *= 2;
+    expect_finding("scale-ledger", &site_loss_denominator, 5, "");
+    begin(0);
+    rank_of(5)->losses.items[1].scale = 0.2;
+    expect_finding("scale-ledger", &site_pp_loss_scale, 5, "1/M");
+    begin(0);
+    for (int i = 0; i < rank_of(4)->counts.count; i++) rank_of(4)->counts.items[i].valid_global /= 3;
+    expect_finding("scale-ledger", &site_loss_token_count_reduce, 4, "D");
+    begin(0);
+    for (int i = 0; i < rank_of(0)->factors.count; i++) {
+        if (rank_of(0)->factors.items[i].site == &site_fsdp_grad_divisor) rank_of(0)->factors.items[i].value = 9;
+    }
+    expect_finding("scale-ledger", &site_fsdp_grad_divisor, 0, "1/D");
+    begin(0);
+    ledger_scale(&gradient_of(1, GRADIENT_REDUCED, 0, 2)->ledger, 3);
+    expect_finding("scale-ledger", &site_fsdp_reduce_grad, 1, "D");
+}
+END_TEST
+
+static void drop_microbatch(struct ledger *ledger, int microbatch)
+{
+    int kept = 0;
+    for (int i = 0; i < ledger->count; i++) {
+        if (ledger->terms[i].origin.microbatch != microbatch) ledger->terms[kept++] = ledger->terms[i];
+    }
+    ledger->count = kept;
+}
+
+static void drop_rank(struct ledger *ledger, int data_rank)
+{
+    int kept = 0;
+    for (int i = 0; i < ledger->count; i++) {
+        if (ledger->terms[i].origin.rank != data_rank) ledger->terms[kept++] = ledger->terms[i];
+    }
+    ledger->count = kept;
+}
+
+START_TEST(contribution_sees_each_station)
+{
+    begin(0);
+    rank_of(2)->syncs.items[0].synced = true;
+    expect_finding("contribution", &site_fsdp_sync_now, 2, "early");
+    begin(0);
+    drop_microbatch(&gradient_of(2, GRADIENT_LOCAL, 0, 1)->ledger, 3);
+    expect_finding("contribution", &site_pp_grad_clear, 2, "missing-microbatch");
+    begin(0);
+    ledger_add_term(&gradient_of(2, GRADIENT_LOCAL, 1, 1)->ledger, (struct origin){0, 2, 4, 0}, 1, 1);
+    expect_finding("contribution", &site_pp_grad_clear, 2, "earlier-step");
+    begin(0);
+    drop_microbatch(&gradient_of(2, GRADIENT_REDUCED, 0, 1)->ledger, 3);
+    expect_finding("contribution", &site_pp_grad_flush, 2, "missing-microbatch");
+    begin(0);
+    drop_rank(&gradient_of(2, GRADIENT_REDUCED, 0, 1)->ledger, 1);
+    expect_finding("contribution", &site_fsdp_reduce_grad, 2, "missing-ranks");
+    begin(0);
+    gradient_of(2, GRADIENT_REDUCED, 0, 1)->ledger.terms[1].times = 2;
+    expect_finding("contribution", &site_fsdp_reduce_grad, -1, "doubled-ranks");
+    begin(0);
+    gradient_of(2, GRADIENT_LOCAL, 0, 1)->sketch[1] += 0.1 * sqrt(gradient_of(2, GRADIENT_LOCAL, 0, 1)->sketch[4]);
+    expect_finding("contribution", &site_fsdp_reduce_grad, -1, "altered");
+}
+END_TEST
+
+START_TEST(contribution_sees_a_tied_use)
+{
+    begin(WITH_TIED);
+    struct ledger *ledger = &gradient_of(1, GRADIENT_REDUCED, 0, 0)->ledger;
+    int kept = 0;
+    for (int i = 0; i < ledger->count; i++) {
+        if (ledger->terms[i].origin.part == 0) ledger->terms[kept++] = ledger->terms[i];
+    }
+    ledger->count = kept;
+    expect_finding("contribution", &site_tied_grad_reduce, 1, "one-use");
+}
+END_TEST
+
+START_TEST(grad_norm_sees_norm_and_coefficient)
+{
+    begin(0);
+    rank_of(3)->norms.items[0].norm *= 1.01;
+    expect_finding("grad-norm", &site_clip_norm_reduce, 3, "other-sum");
+    begin(0);
+    rank_of(3)->norms.items[0].coefficient *= 0.2;
+    expect_finding("grad-norm", &site_clip_coefficient, 3, "1/M");
+    begin(0);
+    rank_of(3)->norms.items[0].norm = nextafter(rank_of(3)->norms.items[0].norm, 0);
+    expect_finding("grad-norm", &site_clip_norm_reduce, 3, "copies-differ");
+}
+END_TEST
+
+START_TEST(update_coverage_counts_updates)
+{
+    begin(0);
+    rank_of(4)->updates.items[0].updates = 2;
+    expect_finding("update-coverage", &site_optimizer_owns, 4, "updated-twice");
+    begin(0);
+    rank_of(4)->updates.items[0].updates = 0;
+    expect_finding("update-coverage", &site_optimizer_owns, 4, "not-updated");
+    begin(0);
+    rank_of(4)->updates.count--;
+    expect_finding("update-coverage", &site_optimizer_owns, 4, "not-updated");
+}
+END_TEST
+
+static struct tensor_fact *tensor_of(int rank, enum tensor_kind kind, int step, int param)
+{
+    for (int i = 0; i < rank_of(rank)->tensors.count; i++) {
+        struct tensor_fact *fact = &rank_of(rank)->tensors.items[i];
+        if (fact->kind == kind && fact->step == step && fact->param == param) return fact;
+    }
+    ck_abort_msg("no such tensor");
+    return NULL;
+}
+
+START_TEST(replica_equality_sees_one_bit)
+{
+    begin(WITH_DDP);
+    tensor_of(1, TENSOR_GRADIENT, 1, 3)->digest[0] ^= 1;
+    expect_finding("replica-equality", &site_fsdp_reduce_grad, 1, "copies-differ");
+    begin(WITH_DDP);
+    tensor_of(1, TENSOR_PARAM, 1, 3)->digest[1] ^= 1;
+    expect_finding("replica-equality", &site_optimizer_update, 1, "copies-differ");
+    begin(WITH_TIED);
+    tensor_of(4, TENSOR_GRADIENT, 0, 0)->digest[0] ^= 1;
+    expect_finding("replica-equality", &site_tied_grad_reduce, 1, "one-use");
+}
+END_TEST
+
+START_TEST(shard_cover_sees_gap_and_overlap)
+{
+    begin(0);
+    tensor_of(1, TENSOR_PARAM, 0, 0)->rows--;
+    expect_finding("shard-cover", &site_fsdp_unshard, -1, "gap");
+    begin(0);
+    tensor_of(1, TENSOR_PARAM, 0, 0)->first_row--;
+    expect_finding("shard-cover", &site_fsdp_unshard, 1, "overlap");
+}
+END_TEST
+
+/* A report that is wrong by itself has its site; one that follows from a wrong denominator has none. */
+START_TEST(logged_loss_sees_the_report)
+{
+    begin(0);
+    for (int i = 0; i < rank_of(3)->reports.count; i++) rank_of(3)->reports.items[i].logged /= 2;
+    expect_finding("logged-loss", &site_loss_report_reduce, 3, "1/P");
+    begin(0);
+    for (int r = 3; r < 6; r++) {
+        for (int i = 0; i < rank_of(r)->losses.count; i++) rank_of(r)->losses.items[i].denominator *= 2;
+    }
+    for (int r = 0; r < 6; r++) {
+        for (int i = 0; i < rank_of(r)->reports.count; i++) rank_of(r)->reports.items[i].logged /= 2;
+    }
+    judged = small_judge(&run);
+    ck_assert_int_eq(small_check(&judged, "logged-loss")->status, CHECK_FAIL);
+    for (int i = 0; i < judged.findings_count; i++) ck_assert(judged.findings[i].site != &site_loss_report_reduce);
+    arena_free(judged.arena);
+    small_run_free(&run);
+}
+END_TEST
+
+START_TEST(liveness_sees_what_is_left_over)
+{
+    begin(0);
+    rank_of(2)->unwaited = 3;
+    expect_finding("liveness", NULL, 2, "unwaited");
+    begin(0);
+    run.parallel->unreceived = 1;
+    strcpy(run.parallel->unreceived_text, "rank 1 to rank 4: send (pp.send_activation)");
+    expect_finding("liveness", &site_pp_send_activation, -1, "unreceived");
+}
+END_TEST
+
+static void run_fault(struct run_config config, const char *site, const char *deviation, const char *text, int rank)
+{
+    struct small_fault fault = {site, deviation, text, 0, rank, -1, -1, -1};
+    run = small_run_new(&config, &fault, false);
+    ck_assert(run.hits > 0);
+}
+
+/* Two stages that both send first, blocking: every rank of the cycles, both sides, and what to swap. */
+START_TEST(liveness_sees_a_cycle)
+{
+    struct run_config config = small_config();
+    config.layout.send_sync = true;
+    config.layout.pp = 3;
+    config.layout.layers_per_stage[0] = 2;
+    config.layout.layers_per_stage[2] = 1;
+    struct small_fault fault = {"pp.send_activation", "swap-order", NULL, 0, 4, -1, -1, -1};
+    run = small_run_new(&config, &fault, false);
+    ck_assert_int_eq(run.parallel->outcome, MACHINE_DEADLOCK);
+    judged = small_judge(&run);
+    ck_assert_int_eq(small_check(&judged, "oracle")->status, CHECK_SKIP);
+    ck_assert_ptr_nonnull(strstr(small_check(&judged, "liveness")->why, "swap the send"));
+    ck_assert_str_eq(judged.diagnosis.component, "pp.send_activation");
+    arena_free(judged.arena);
+    small_run_free(&run);
+}
+END_TEST
+
+/* A rank that leaves a reduction out: its later calls are right calls under wrong numbers. */
+START_TEST(collective_match_names_the_call_left_out)
+{
+    run_fault(small_config(), "fsdp.reduce_grad", "skip", NULL, 1);
+    expect_finding("collective-match", &site_fsdp_reduce_grad, 1, "calls-differ");
+}
+END_TEST
+
+/* ---- the list ---- */
+
+START_TEST(lists_select)
+{
+    struct check_selection selection;
+    struct error error = {0};
+    ck_assert(check_select(NULL, &selection, &error) && selection.taken[0] && !selection.deep);
+    ck_assert(check_select("deep", &selection, &error) && selection.taken[1] && selection.deep);
+    ck_assert(check_select("version,liveness", &selection, &error));
+    for (int i = 0; i < check_count(); i++) {
+        bool named = !strcmp(check_at(i)->id, "version") || !strcmp(check_at(i)->id, "liveness");
+        ck_assert_int_eq(selection.taken[i], named);
+    }
+    ck_assert(check_select("-oracle", &selection, &error) && !selection.taken[0] && selection.taken[1]);
+    ck_assert(check_select("default,-oracle", &selection, &error) && !selection.taken[0] && selection.taken[1]);
+    ck_assert(!check_select("orakel", &selection, &error));
+    ck_assert_int_eq(error.kind, ERROR_INPUT);
+}
+END_TEST
+
+/* Every check says what it proves, once. */
+START_TEST(registry_is_whole)
+{
+    for (int i = 0; i < check_count(); i++) {
+        const struct check *check = check_at(i);
+        ck_assert(check->id[0] && strlen(check->proves) > 40 && check->run);
+        ck_assert_ptr_eq(check_find_by_id(check->id), check);
+    }
+    ck_assert_ptr_null(check_find_by_id("nothing"));
+    ck_assert_ptr_null(check_at(check_count()));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("checks");
+    TCase *silent = tcase_create("silent"), *fire = tcase_create("fire");
+    tcase_add_loop_test(silent, silent_on_healthy_runs, 0, (int)(sizeof healthy / sizeof healthy[0]));
+    tcase_add_test(silent, registry_is_whole);
+    tcase_add_test(silent, lists_select);
+    tcase_add_test(fire, oracle_sees_a_changed_parameter);
+    tcase_add_test(fire, oracle_sees_a_changed_activation);
+    tcase_add_test(fire, a_wrong_scale_is_no_wrong_backward);
+    tcase_add_test(fire, row_identity_sees_another_sequence);
+    tcase_add_test(fire, version_sees_old_missing_and_altered_parameters);
+    tcase_add_test(fire, poison_sees_what_was_not_sent);
+    tcase_add_test(fire, token_weight_sees_a_token);
+    tcase_add_test(fire, token_weight_sees_a_probe);
+    tcase_add_test(fire, scale_ledger_sees_each_factor);
+    tcase_add_test(fire, contribution_sees_each_station);
+    tcase_add_test(fire, contribution_sees_a_tied_use);
+    tcase_add_test(fire, grad_norm_sees_norm_and_coefficient);
+    tcase_add_test(fire, update_coverage_counts_updates);
+    tcase_add_test(fire, replica_equality_sees_one_bit);
+    tcase_add_test(fire, shard_cover_sees_gap_and_overlap);
+    tcase_add_test(fire, logged_loss_sees_the_report);
+    tcase_add_test(fire, liveness_sees_what_is_left_over);
+    tcase_add_test(fire, liveness_sees_a_cycle);
+    tcase_add_test(fire, collective_match_names_the_call_left_out);
+    tcase_set_timeout(silent, 120);
+    tcase_set_timeout(fire, 120);
+    suite_add_tcase(suite, silent);
+    suite_add_tcase(suite, fire);
+    SRunner *runner = srunner_create(suite);
+    srunner_set_fork_status(runner, CK_NOFORK);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
