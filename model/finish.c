@@ -91,16 +91,27 @@ static double clip(struct program *p)
 
 /* ---- capture ---- */
 
+static double gradient_norm(const struct program *p, const struct unit *unit, int i)
+{
+    const struct unit_param *q = &unit->params[i];
+    const char *data = (const char *)unit->grad_shard + q->shard_at * format_storage_bytes(storage_of(p));
+    return sqrt(p->run->ops->vector_sum_squares(data, (size_t)(q->my_rows * q->columns)));
+}
+
+/* How large the terms were whose sum a gradient is, where that sum can vanish in exact arithmetic and leave noise:
+ * - A bias' gradient sums the same output gradients as its matrix' does, there each times an input of size about
+ *   1 (a key bias without RoPE has no gradient at all).
+ * - Queries and keys get theirs through the softmax' backward, a difference of terms of the size that the
+ *   values get; where a query sees one key only, nothing is left. A loss of eight bits is taken as noise. */
 static double terms_norm(const struct program *p, const struct unit *unit, int i)
 {
-    /* A bias' gradient sums the same output gradients as its matrix' does, there each times an input of
-     * size about 1: where the bias' own sum cancels exactly (a key bias without RoPE), that tells its noise. */
     static const int matrix_of[] = {[LAYER_BQ] = LAYER_WQ, [LAYER_BK] = LAYER_WK, [LAYER_BV] = LAYER_WV, [LAYER_BO] = LAYER_WO,
                                     [LAYER_B1] = LAYER_W1, [LAYER_B2] = LAYER_W2, [LAYER_B3] = LAYER_W3};
-    if (unit->index == 0 || unit->index == p->run->config->model.layers + 1 || i < LAYER_BQ) return 0;
-    const struct unit_param *m = &unit->params[matrix_of[i]];
-    const char *data = (const char *)unit->grad_shard + m->shard_at * format_storage_bytes(storage_of(p));
-    return sqrt(p->run->ops->vector_sum_squares(data, (size_t)(m->my_rows * m->columns)));
+    if (unit->index == 0 || unit->index == p->run->config->model.layers + 1) return 0;
+    int matrix = i >= LAYER_BQ ? matrix_of[i] : i;
+    double own = i >= LAYER_BQ ? gradient_norm(p, unit, matrix) : 0;
+    bool through_softmax = matrix == LAYER_WQ || matrix == LAYER_WK;
+    return through_softmax ? fmax(own, gradient_norm(p, unit, LAYER_WV) / 256) : own;
 }
 
 static void capture(struct program *p, const struct unit *unit, int step, enum tensor_kind kind)

@@ -109,8 +109,9 @@ static void compare_tensor(struct comparison *c, struct difference *d, const str
     if (difference != 0) blame_ranks(c, d, index_a, key, param->columns, a, b, denominator);
 }
 
-/* What the observed differences of a raw gradient can do to its parameter in one update. */
-static double update_allowance(const struct train_config *train, const double *a, const double *b, size_t count)
+/* What the observed differences of a raw gradient, and with momentum those of the steps before, can do to its
+ * parameter in one update. velocity carries the momentum's share from step to step. */
+static double update_allowance(const struct train_config *train, const double *a, const double *b, size_t count, double *velocity)
 {
     double sum = 0;
     for (size_t i = 0; i < count; i++) {
@@ -118,7 +119,8 @@ static double update_allowance(const struct train_config *train, const double *a
         if (train->optimizer == OPTIMIZER_ADAMW) by = fmin(2, 4 * by / (fabs(b[i]) + train->eps));
         sum += by * by;
     }
-    return train->lr * sqrt(sum);
+    *velocity = (train->optimizer == OPTIMIZER_SGD ? train->momentum : 0) * *velocity + sqrt(sum);
+    return train->lr * *velocity;
 }
 
 void compare_tensors(struct comparison *c)
@@ -126,6 +128,7 @@ void compare_tensors(struct comparison *c)
     const struct record *records[2] = {c->parallel, c->standalone};
     struct tensor_index index[2] = {index_new(c->parallel), index_new(c->standalone)};
     double *allowance = memory_zalloc((size_t)c->params * sizeof *allowance);
+    double *velocity = memory_zalloc((size_t)c->params * sizeof *velocity);
     for (int p = 0; p < c->params; p++) {
         const struct param *param = &c->parallel->params.params[p];
         size_t count = (size_t)(param->rows * param->columns);
@@ -138,7 +141,7 @@ void compare_tensors(struct comparison *c)
                 bool any[2];
                 for (int run = 0; run < 2; run++) terms[run] = put_together(records[run], &index[run], key, param, values[run], &any[run]);
                 if (!any[0] || !any[1]) continue;
-                if (kind == TENSOR_GRADIENT) allowance[p] += update_allowance(&c->parallel->config.train, values[0], values[1], count);
+                if (kind == TENSOR_GRADIENT) allowance[p] += update_allowance(&c->parallel->config.train, values[0], values[1], count, &velocity[p]);
                 struct difference *d = kind == TENSOR_GRADIENT ? &c->gradient[step * c->params + p] : &c->param[(step + 1) * c->params + p];
                 compare_tensor(c, d, &index[0], key, param, values[0], values[1], fmax(terms[0], terms[1]), terms_count,
                                kind == TENSOR_GRADIENT ? 0 : allowance[p]);
@@ -148,6 +151,7 @@ void compare_tensors(struct comparison *c)
         free(values[1]);
     }
     free(allowance);
+    free(velocity);
     index_free(&index[0]);
     index_free(&index[1]);
 }

@@ -126,6 +126,7 @@ static void common_place(const struct evidence *evidence, const struct diagnosis
     bool every = true;
     for (int i = 0; i < group->count; i++) {
         int m = group->findings[i]->place.microbatch;
+        if (group->findings[i]->place.rank < 0 && group->count > 1) continue; /* of the step as a whole */
         every = every && m >= 0;
         if (m >= 0 && (diagnosis->place.microbatch < 0 || m < diagnosis->place.microbatch)) diagnosis->place.microbatch = m;
     }

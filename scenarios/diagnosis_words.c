@@ -218,7 +218,7 @@ static void say(const struct speaker *s, const char *words, char *text, size_t s
             text[used++] = *words++;
             continue;
         }
-        char part[512];
+        char part[SUMMARY_MAX];
         say_name(s, words + 1, (size_t)(end - words - 1), part, sizeof part);
         size_t length = strlen(part);
         if (length > size - 1 - used) length = size - 1 - used;

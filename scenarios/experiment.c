@@ -68,6 +68,10 @@ static bool run_other_rung(struct result *result, const struct experiment_option
     result->standalone_other = pair.standalone;
     if (!good) return false;
     bool finished = pair.parallel->outcome == MACHINE_FINISHED && pair.standalone->outcome == MACHINE_FINISHED;
+    if (result->exploded_step >= 0) {
+        exploded_cut(pair.parallel, result->exploded_step);
+        exploded_cut(pair.standalone, result->exploded_step);
+    }
     if (finished) comparison_add_other(comparison, pair.parallel, pair.standalone);
     return true;
 }
@@ -115,12 +119,19 @@ static bool judge(struct result *result, const struct experiment_options *option
 {
     struct comparison *comparison = NULL;
     bool finished = result->parallel->outcome == MACHINE_FINISHED && result->standalone->outcome == MACHINE_FINISHED, good = true;
+    result->exploded_step = exploded_step(result->parallel, result->standalone);
+    if (result->exploded_step >= 0) {
+        exploded_cut(result->parallel, result->exploded_step);
+        exploded_cut(result->standalone, result->exploded_step);
+    }
     if (finished) {
         comparison = comparison_new(result->parallel, result->standalone);
         if (selection->deep || comparison_needs_other(comparison)) good = run_other_rung(result, options, comparison, error);
     }
     if (good) {
-        struct evidence evidence = {&result->scenario->config, result->parallel, result->standalone, result->parallel_other,
+        struct run_config config = result->scenario->config;
+        config.train.steps = result->parallel->config.train.steps;
+        struct evidence evidence = {&config, result->parallel, result->standalone, result->parallel_other,
                                     result->standalone_other, comparison};
         fill_steps(result, comparison);
         checks_run(&evidence, selection, result);

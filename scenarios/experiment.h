@@ -14,4 +14,9 @@ bool experiment_faults(struct result *result, const struct experiment_plans *pla
 /* experiment_expect.c: as_expected and expected_why. Needs verdict, checks, diagnosis and faults. */
 void experiment_expect(struct result *result);
 
+/* exploded.c: the first step in which both runs' numbers are not finite (-1: none), and records without what
+ * comes from that step on. */
+int exploded_step(const struct record *parallel, const struct record *standalone);
+void exploded_cut(struct record *record, int step);
+
 #endif

@@ -46,7 +46,8 @@ static bool add_step(struct steps *steps, const char *text, size_t length)
     step->name[length] = 0;
     size_t digits = strspn(step->name, "0123456789");
     step->is_index = digits == length && length <= 6;
-    step->index = step->is_index ? atoi(step->name) : 0;
+    step->index = 0;
+    for (size_t i = 0; step->is_index && i < length; i++) step->index = 10 * step->index + (step->name[i] - '0');
     return true;
 }
 

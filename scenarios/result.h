@@ -19,14 +19,14 @@ struct finding {
     char ratio[48];                 /* got/expected as symbols where it is one: "1/M", "M", "N/N_all"; "" else */
     double ratio_value;             /* NAN if none */
     char pattern[48];               /* how its numbers look, for ranking candidates: a word of diagnosis.h; "" else */
-    char text[320];                 /* one sentence */
+    char text[640];                 /* one sentence */
 };
 
 enum check_status { CHECK_PASS, CHECK_FAIL, CHECK_SKIP };
 struct check_result {
     const char *id; enum check_status status;
     double value, limit;            /* the largest measured value and its limit; NAN where not numeric */
-    char why[320];                  /* failing: the first finding's sentence; skipped: the reason */
+    char why[640];                  /* failing: the first finding's sentence; skipped: the reason */
     struct place place;             /* failing: the first */
     int findings;                   /* how many */
 };
@@ -39,7 +39,7 @@ struct step_result {
 
 struct evidence_item { char tensor[96]; double inputs_agree_to, differs_by; char ratio[48]; };
 struct candidate { const char *fault; double score; };
-enum { EVIDENCE_MAX = 8, CANDIDATES_MAX = 5, SUMMARY_MAX = 768 };
+enum { EVIDENCE_MAX = 8, CANDIDATES_MAX = 5, SUMMARY_MAX = 1024 };
 struct diagnosis {
     char component[64]; const char *site; /* name, NULL */
     int ranks_count; int ranks[EXPECT_RANKS_MAX];
@@ -63,6 +63,7 @@ struct result {
     const struct scenario *scenario;      /* borrowed */
     struct record *parallel, *standalone; /* owned */
     struct record *parallel_other, *standalone_other; /* the other rung of the precision ladder; NULL if not run; owned */
+    int exploded_step;                    /* both runs' numbers are not finite from this step on, which is left out; -1: none */
     enum verdict verdict; bool as_expected; char expected_why[256]; /* why it is not as expected; "" else */
     int steps_count; struct step_result *steps;
     int checks_count; struct check_result *checks;

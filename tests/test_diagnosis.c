@@ -1,6 +1,7 @@
 /* Diagnosis: from real runs with one deviation each to the component, the site and the ranks; blind, since only the
  * records are looked at. And the order in which findings are believed. */
 #include <math.h>
+#include <stdio.h>
 
 #include "scenarios/fault.h"
 #include "tests/small_run.h"

@@ -1,10 +1,12 @@
 /* hpsim: the program. Finds the command, parses its options, runs it, and makes sure that what was
  * written to standard output really arrived: a full disk is an error, a reader that has gone is none. */
 #include <errno.h>
+#include <fcntl.h>
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cJSON.h>
 #include "sim/arena.h"
 #include "sim/assertion.h"
@@ -80,8 +82,17 @@ static int run_command(int argc, char **argv)
     return status;
 }
 
+/* Started with one of 0, 1, 2 closed, the next file that is opened would take its place. */
+static void fill_standard_descriptors(void)
+{
+    int fd;
+    while ((fd = open("/dev/null", O_RDWR)) >= 0 && fd <= 2) continue;
+    if (fd > 2) close(fd);
+}
+
 int main(int argc, char **argv)
 {
+    fill_standard_descriptors();
     mallopt(M_MMAP_THRESHOLD, 64 << 20); /* message blocks come again in every run: not from and to the kernel each time */
     mallopt(M_TRIM_THRESHOLD, 512 << 20);
     cJSON_Hooks hooks = {.malloc_fn = memory_alloc, .free_fn = free};

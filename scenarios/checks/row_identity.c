@@ -47,7 +47,7 @@ static void check_ends(const struct evidence *e, struct check_output *output, co
     if (rank->stage == 0 || !facts_is_last_stage(record, rank)) return;
     const struct rank_record *first = facts_rank(record, 0, rank->data_rank);
     const struct sample_fact *other = first ? facts_sample(first, fact->step, fact->microbatch) : NULL;
-    if (!other) return;
+    if (!other || !facts_sample_is_due(record, fact->step, rank->data_rank, fact->microbatch)) return; /* told by the rows */
     bool same = other->token_hash == fact->token_hash && other->target_hash == fact->target_hash;
     check_value(output, !same, 0);
     if (same) return;
