@@ -2,7 +2,7 @@
 # Every fault of the catalogue, injected into the main scenario from the command line, exits 1 and is named with its
 # component; five at least that leave every forward loss of step 0 right are caught at step 0.
 # usage: test_main_faults.sh HPSIM SOURCE_ROOT
-hpsim=$1
+hpsim=$(realpath "$1")
 cd "$2" || exit 99
 work=$(mktemp -d) || exit 99
 trap 'rm -rf "$work"' EXIT
