@@ -117,7 +117,8 @@ int check_run_alone(const struct check *check, const struct evidence *evidence, 
 
 static void skip(const struct check *check, const char *why, struct check_result *ret_result)
 {
-    *ret_result = (struct check_result){.id = check->id, .status = CHECK_SKIP, .value = NAN, .limit = NAN, .place = PLACE_NONE};
+    *ret_result =
+        (struct check_result){.id = check->id, .status = CHECK_SKIP, .value = NAN, .limit = NAN, .place = PLACE_NONE};
     snprintf(ret_result->why, sizeof ret_result->why, "%s", why);
 }
 
@@ -151,7 +152,8 @@ static int index_of(const char *id, size_t length)
     return -1;
 }
 
-static bool select_word(const char *word, size_t length, bool first, struct check_selection *selection, struct error *error)
+static bool select_word(const char *word, size_t length, bool first, struct check_selection *selection,
+                        struct error *error)
 {
     bool leave_out = word[0] == '-';
     if (length == 7 && !strncmp(word, "default", 7)) return true;

@@ -56,7 +56,8 @@ static void compare_step(struct comparison *c, int step)
     compare_scalar(c, &c->loss[step], s->loss_parallel, s->loss_standalone, terms);
     if (norm_a && norm_b) compare_scalar(c, &c->norm[step], norm_a->norm, norm_b->norm, terms);
     for (int p = 0; p < c->params; p++) {
-        const struct difference *gradient = &c->gradient[step * c->params + p], *param = &c->param[(step + 1) * c->params + p];
+        const struct difference *gradient = &c->gradient[step * c->params + p],
+                                *param = &c->param[(step + 1) * c->params + p];
         if (gradient->known && !(gradient->error <= s->max_gradient_error)) s->max_gradient_error = gradient->error;
         if (param->known && !(param->error <= s->max_param_error)) s->max_param_error = param->error;
     }
@@ -100,7 +101,8 @@ enum { TABLES = 6 };
 
 static void list_tables(const struct comparison *c, struct difference_table tables[TABLES])
 {
-    size_t steps = (size_t)c->steps, cells = steps * (size_t)c->units * (size_t)c->sequences, params = (size_t)c->params;
+    size_t steps = (size_t)c->steps, cells = steps * (size_t)c->units * (size_t)c->sequences,
+           params = (size_t)c->params;
     tables[0] = (struct difference_table){c->loss, steps};
     tables[1] = (struct difference_table){c->norm, steps};
     tables[2] = (struct difference_table){c->forward, cells};
@@ -134,7 +136,8 @@ void comparison_add_other(struct comparison *comparison, const struct record *pa
             struct difference *d = &mine[t].items[i];
             if (!d->known || !theirs[t].items[i].known) continue;
             d->error_other = theirs[t].items[i].error;
-            double error_32 = working_is_64 ? d->error_other : d->error, error_64 = working_is_64 ? d->error : d->error_other;
+            double error_32 = working_is_64 ? d->error_other : d->error,
+                   error_64 = working_is_64 ? d->error : d->error_other;
             double allowance = working_is_64 ? d->allowance : theirs[t].items[i].allowance;
             d->limit = ladder_limit(error_32, d->terms_count) + allowance;
             d->wrong = ladder_is_bug(error_32, error_64, d->terms_count) && !(error_64 <= d->limit);
@@ -151,7 +154,8 @@ static const struct difference *at(const struct difference *table, size_t i)
 
 static bool cell(const struct comparison *c, int step, int unit, int sequence, size_t *ret_i)
 {
-    if (step < 0 || step >= c->steps || unit < 0 || unit >= c->units || sequence < 0 || sequence >= c->sequences) return false;
+    if (step < 0 || step >= c->steps || unit < 0 || unit >= c->units || sequence < 0 || sequence >= c->sequences)
+        return false;
     *ret_i = ((size_t)step * (size_t)c->units + (size_t)unit) * (size_t)c->sequences + (size_t)sequence;
     return true;
 }

@@ -59,7 +59,8 @@ void comparison_free(struct comparison *comparison); /* accepts NULL */
 /* Is anything above its screening limit, so that the other rung must decide? */
 bool comparison_needs_other(const struct comparison *comparison);
 /* The same pair of runs at the other rung: verdicts are then the ladder's. */
-void comparison_add_other(struct comparison *comparison, const struct record *parallel, const struct record *standalone);
+void comparison_add_other(struct comparison *comparison, const struct record *parallel,
+                          const struct record *standalone);
 
 /* NULL where out of range or not known. */
 const struct difference *comparison_forward(const struct comparison *c, int step, int unit, int sequence);

@@ -9,11 +9,14 @@ struct sequence_loss { const struct loss_fact *fact; int rank; const double *los
 static struct sequence_loss sequence_loss(const struct record *record, int step, int sequence)
 {
     const struct layout *layout = &record->config.layout;
-    int per = layout_sequences_per_microbatch(&record->config), m = layout->microbatches, seq = record->config.model.seq;
+    int per = layout_sequences_per_microbatch(&record->config), m = layout->microbatches,
+        seq = record->config.model.seq;
     int data_rank = sequence / (per * m), microbatch = sequence / per % m;
     const struct rank_record *rank = facts_rank(record, layout->pp - 1, data_rank);
-    struct sequence_loss found = {.fact = rank ? facts_loss(rank, step, microbatch) : NULL, .rank = rank ? rank->rank : -1};
-    if (!found.fact || !facts_sample_is_due(record, step, data_rank, microbatch)) return (struct sequence_loss){.rank = -1};
+    struct sequence_loss found = {.fact = rank ? facts_loss(rank, step, microbatch) : NULL,
+                                  .rank = rank ? rank->rank : -1};
+    if (!found.fact || !facts_sample_is_due(record, step, data_rank, microbatch))
+        return (struct sequence_loss){.rank = -1};
     found.loss = found.fact->token_loss + (size_t)(sequence % per) * (size_t)seq;
     found.weight = found.fact->token_weight + (size_t)(sequence % per) * (size_t)seq;
     return found;
@@ -32,8 +35,8 @@ static double weight_ratio(const struct comparison *c, const struct sequence_los
     return isfinite(ratio) && ratio != 0 ? ratio : NAN;
 }
 
-static void compare_sketches(struct comparison *c, struct difference *d, struct sketch_entry a, const struct sketch_fact *b,
-                             double factor, double terms_count)
+static void compare_sketches(struct comparison *c, struct difference *d, struct sketch_entry a,
+                             const struct sketch_fact *b, double factor, double terms_count)
 {
     double difference = 0, product = 0, squares = 0, rest = 0, norm = sqrt(b->value[4]);
     for (int k = 0; k < 4; k++) {
@@ -66,7 +69,8 @@ static void compare_token_losses(struct comparison *c, struct difference *d, con
 
 static void compare_sequence(struct comparison *c, const struct sketch_table *standalone, int step, int sequence)
 {
-    struct sequence_loss a = sequence_loss(c->parallel, step, sequence), b = sequence_loss(c->standalone, step, sequence);
+    struct sequence_loss a = sequence_loss(c->parallel, step, sequence),
+                         b = sequence_loss(c->standalone, step, sequence);
     if (!a.fact || !b.fact) return;
     double factor = weight_ratio(c, &a, &b), grown = (double)c->parallel->config.model.dim * (step + 1) * (step + 1);
     for (int unit = 0; unit < c->units; unit++) {

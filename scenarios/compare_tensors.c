@@ -45,8 +45,8 @@ static void index_free(struct tensor_index *index)
 }
 
 /* The whole parameter as fp64. Returns the norm of the terms behind it; false in ret_any where no shard has it. */
-static double put_together(const struct record *record, const struct tensor_index *index, size_t key, const struct param *param,
-                           double *values, bool *ret_any)
+static double put_together(const struct record *record, const struct tensor_index *index, size_t key,
+                           const struct param *param, double *values, bool *ret_any)
 {
     size_t count = (size_t)(param->rows * param->columns);
     double terms = 0;
@@ -70,8 +70,8 @@ static double norm_of(const double *values, size_t count)
 }
 
 /* Which ranks' rows differ, and who is worst. */
-static void blame_ranks(struct comparison *c, struct difference *d, const struct tensor_index *index, size_t key, int64_t columns,
-                        const double *a, const double *b, double denominator)
+static void blame_ranks(struct comparison *c, struct difference *d, const struct tensor_index *index, size_t key,
+                        int64_t columns, const double *a, const double *b, double denominator)
 {
     size_t pieces = index->start[key + 1] - index->start[key];
     int *ranks = arena_alloc(c->arena, (pieces + 1) * sizeof *ranks);
@@ -92,8 +92,8 @@ static void blame_ranks(struct comparison *c, struct difference *d, const struct
 }
 
 static void compare_tensor(struct comparison *c, struct difference *d, const struct tensor_index *index_a, size_t key,
-                           const struct param *param, const double *a, const double *b, double terms, double terms_count,
-                           double allowance)
+                           const struct param *param, const double *a, const double *b, double terms,
+                           double terms_count, double allowance)
 {
     size_t count = (size_t)(param->rows * param->columns);
     double difference = 0, product = 0, rest = 0, norm = norm_of(b, count);
@@ -111,7 +111,8 @@ static void compare_tensor(struct comparison *c, struct difference *d, const str
 
 /* What the observed differences of a raw gradient, and with momentum those of the steps before, can do to its
  * parameter in one update. velocity carries the momentum's share from step to step. */
-static double update_allowance(const struct train_config *train, const double *a, const double *b, size_t count, double *velocity)
+static double update_allowance(const struct train_config *train, const double *a, const double *b, size_t count,
+                               double *velocity)
 {
     double sum = 0;
     for (size_t i = 0; i < count; i++) {
@@ -134,15 +135,20 @@ void compare_tensors(struct comparison *c)
         size_t count = (size_t)(param->rows * param->columns);
         double *values[2] = {memory_alloc((count + 1) * sizeof(double)), memory_alloc((count + 1) * sizeof(double))};
         for (int step = -1; step < c->steps; step++) {
-            double grown = step + 2, terms_count = facts_tokens(c->standalone, step < 0 ? 0 : step).positions * grown * grown;
+            double grown = step + 2,
+                   terms_count = facts_tokens(c->standalone, step < 0 ? 0 : step).positions * grown * grown;
             for (int kind = 0; kind < 2; kind++) {
                 size_t key = key_of(&index[0], (enum tensor_kind)kind, step, p);
                 double terms[2];
                 bool any[2];
-                for (int run = 0; run < 2; run++) terms[run] = put_together(records[run], &index[run], key, param, values[run], &any[run]);
+                for (int run = 0; run < 2; run++)
+                    terms[run] = put_together(records[run], &index[run], key, param, values[run], &any[run]);
                 if (!any[0] || !any[1]) continue;
-                if (kind == TENSOR_GRADIENT) allowance[p] += update_allowance(&c->parallel->config.train, values[0], values[1], count, &velocity[p]);
-                struct difference *d = kind == TENSOR_GRADIENT ? &c->gradient[step * c->params + p] : &c->param[(step + 1) * c->params + p];
+                if (kind == TENSOR_GRADIENT)
+                    allowance[p] +=
+                        update_allowance(&c->parallel->config.train, values[0], values[1], count, &velocity[p]);
+                struct difference *d = kind == TENSOR_GRADIENT ? &c->gradient[step * c->params + p]
+                                                               : &c->param[(step + 1) * c->params + p];
                 compare_tensor(c, d, &index[0], key, param, values[0], values[1], fmax(terms[0], terms[1]), terms_count,
                                kind == TENSOR_GRADIENT ? 0 : allowance[p]);
             }

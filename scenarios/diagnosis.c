@@ -34,12 +34,15 @@ static const struct finding *first_mismatch(const struct result *result, const s
     const struct finding *mismatch = NULL, *decision = NULL;
     for (int i = 0; i < result->findings_count; i++) {
         const struct finding *f = &result->findings[i];
-        if (f->site && !strcmp(f->check, "collective-match") && (!mismatch || step_key(f) < step_key(mismatch))) mismatch = f;
+        if (f->site && !strcmp(f->check, "collective-match") && (!mismatch || step_key(f) < step_key(mismatch)))
+            mismatch = f;
     }
     if (!mismatch || step_key(best) < step_key(mismatch)) return NULL;
     for (int i = 0; i < result->findings_count && !decision; i++) {
         const struct finding *f = &result->findings[i];
-        if (f->site == &site_fsdp_sync_now && step_key(f) == step_key(mismatch) && f->place.rank == mismatch->place.rank) decision = f;
+        if (f->site == &site_fsdp_sync_now && step_key(f) == step_key(mismatch) &&
+            f->place.rank == mismatch->place.rank)
+            decision = f;
     }
     return decision ? decision : mismatch;
 }
@@ -67,7 +70,8 @@ static struct finding guess(const struct evidence *evidence, const struct result
         finding = *f;
         finding.site = &site_layer_forward;
         if (!c || f->place.step < 0) break;
-        if (!c->loss[f->place.step].wrong) finding.site = c->norm[f->place.step].wrong ? &site_layer_weight_gradient : &site_optimizer_update;
+        if (!c->loss[f->place.step].wrong)
+            finding.site = c->norm[f->place.step].wrong ? &site_layer_weight_gradient : &site_optimizer_update;
     }
     return finding;
 }
@@ -96,13 +100,15 @@ static void add_rank(struct diagnosis *diagnosis, int rank)
     while (at < diagnosis->ranks_count && diagnosis->ranks[at] < rank) at++;
     if (at < diagnosis->ranks_count && diagnosis->ranks[at] == rank) return;
     if (rank < 0 || diagnosis->ranks_count == EXPECT_RANKS_MAX) return;
-    memmove(&diagnosis->ranks[at + 1], &diagnosis->ranks[at], (size_t)(diagnosis->ranks_count - at) * sizeof diagnosis->ranks[0]);
+    memmove(&diagnosis->ranks[at + 1], &diagnosis->ranks[at],
+            (size_t)(diagnosis->ranks_count - at) * sizeof diagnosis->ranks[0]);
     diagnosis->ranks[at] = rank;
     diagnosis->ranks_count++;
 }
 
 /* The first layer concerned; -1 where it is no matter of layers, or all units of these ranks are concerned. */
-static int first_layer(const struct evidence *evidence, const struct diagnosis_group *group, const struct diagnosis *diagnosis)
+static int first_layer(const struct evidence *evidence, const struct diagnosis_group *group,
+                       const struct diagnosis *diagnosis)
 {
     int units = unit_count(&evidence->config->model), layer = -1;
     bool *concerned = memory_zalloc((size_t)units), all = true;
@@ -119,7 +125,8 @@ static int first_layer(const struct evidence *evidence, const struct diagnosis_g
     return all && diagnosis->ranks_count > 0 ? -1 : layer;
 }
 
-static void common_place(const struct evidence *evidence, const struct diagnosis_group *group, struct diagnosis *diagnosis)
+static void common_place(const struct evidence *evidence, const struct diagnosis_group *group,
+                         struct diagnosis *diagnosis)
 {
     diagnosis->place = PLACE_NONE;
     diagnosis->place.step = group->step;
@@ -128,7 +135,8 @@ static void common_place(const struct evidence *evidence, const struct diagnosis
         int m = group->findings[i]->place.microbatch;
         if (group->findings[i]->place.rank < 0 && group->count > 1) continue; /* of the step as a whole */
         every = every && m >= 0;
-        if (m >= 0 && (diagnosis->place.microbatch < 0 || m < diagnosis->place.microbatch)) diagnosis->place.microbatch = m;
+        if (m >= 0 && (diagnosis->place.microbatch < 0 || m < diagnosis->place.microbatch))
+            diagnosis->place.microbatch = m;
     }
     if (!every) diagnosis->place.microbatch = -1;
     diagnosis->place.layer = first_layer(evidence, group, diagnosis);
@@ -166,7 +174,8 @@ bool diagnose(const struct evidence *evidence, struct result *result)
     struct diagnosis *diagnosis = &result->diagnosis;
     memset(diagnosis, 0, sizeof *diagnosis);
     const struct finding **members = memory_alloc((size_t)(result->findings_count + 1) * sizeof *members);
-    struct diagnosis_group group = {.step = first->place.step, .site = first->site, .first = first, .findings = members};
+    struct diagnosis_group group = {
+        .step = first->place.step, .site = first->site, .first = first, .findings = members};
     for (int i = 0; i < result->findings_count; i++) {
         const struct finding *f = &result->findings[i];
         if (in_group(f, first)) members[group.count++] = f;

@@ -4,9 +4,9 @@
  * makes everything behind it differ too: so findings are grouped by (step, site), and the group taken is that of
  * the first step, of these the first in the dataflow order of the sites (model/sites.def). Findings without a step (a
  * deadlock, what was left over) come last; calls of a group that do not fit together come first in their step, since
- * whatever is read after them is another call's, and of these the decision to call. The component is the site's; the ranks are those of all findings of
- * that step with this component; microbatch and layer are the first places, -1 where it is not a matter of
- * micro-batches, or all units of these ranks are concerned.
+ * whatever is read after them is another call's, and of these the decision to call. The component is the site's; the
+ * ranks are those of all findings of that step with this component; microbatch and layer are the first places, -1
+ * where it is not a matter of micro-batches, or all units of these ranks are concerned.
  *
  * PATTERNS. Each finding says in one word how its numbers look (finding.pattern); a fault of the catalogue says the
  * same in fault.signature, and candidates are ranked by comparing the two. The vocabulary:
@@ -17,7 +17,8 @@
  *                          a signature may give either
  *   same-samples, wrong-samples, stages-differ               data.sample
  *   stale-version, mixed-versions, not-gathered, altered, gap, overlap  fsdp.unshard
- *   not-arrived, zeros, other-microbatch, altered            pp.send_activation, pp.send_grad; altered, not-finite: layers
+ *   not-arrived, zeros, other-microbatch, altered            pp.send_activation, pp.send_grad
+ *   altered, not-finite                                      layer.forward, layer.backward, layer.weight_gradient
  *   ignored-tokens                                           pp.loss.scale
  *   missing-microbatch, doubled-microbatch, earlier-step     pp.grad.clear, pp.grad.flush
  *   never, early, missing-sync                               fsdp.sync_now
@@ -45,7 +46,8 @@ struct diagnosis_group {
 /* diagnosis_words.c: the summary and what to look at next. */
 void diagnosis_say(const struct evidence *evidence, const struct diagnosis_group *group, struct diagnosis *diagnosis);
 /* diagnosis_evidence.c: how far inputs agree and outputs differ. */
-void diagnosis_collect(const struct evidence *evidence, const struct diagnosis_group *group, struct diagnosis *diagnosis);
+void diagnosis_collect(const struct evidence *evidence, const struct diagnosis_group *group,
+                       struct diagnosis *diagnosis);
 /* diagnosis_candidates.c: which faults of the catalogue look like this. */
 void diagnosis_rank(const struct evidence *evidence, const struct diagnosis_group *group, struct diagnosis *diagnosis);
 

@@ -22,18 +22,20 @@ static bool has_site(const struct fault *fault, const char *site)
 }
 
 /* The entry's own formula for a factor of the loss, against what each micro-batch's weight was multiplied by. */
-static bool formula_fits(const struct evidence *evidence, const struct fault *fault, const struct diagnosis_group *group)
+static bool formula_fits(const struct evidence *evidence, const struct fault *fault,
+                         const struct diagnosis_group *group)
 {
     const struct fault_part *part = &fault->parts[0];
     bool times = !strcmp(part->deviation, "times"), set = !strcmp(part->deviation, "set");
-    if (fault->parts_count != 1 || strcmp(part->site, group->site->name) || !part->text[0] || !(times || set)) return false;
+    if (fault->parts_count != 1 || strcmp(part->site, group->site->name) || !part->text[0] || !(times || set))
+        return false;
     if (group->site != &site_pp_loss_scale && group->site != &site_loss_denominator) return false;
     int compared = 0;
     for (int i = 0; i < group->count; i++) {
         const struct finding *f = group->findings[i];
         if (strcmp(f->check, "scale-ledger") || f->place.rank < 0) continue;
-        struct factor_numbers numbers = facts_numbers(evidence->parallel, evidence->parallel->rank[f->place.rank].data_rank,
-                                                      f->place.step, f->place.microbatch);
+        struct factor_numbers numbers = facts_numbers(
+            evidence->parallel, evidence->parallel->rank[f->place.rank].data_rank, f->place.step, f->place.microbatch);
         struct error error = {0};
         double value;
         if (!factor_parse(part->text, &numbers, &value, &error)) return false;
@@ -51,7 +53,11 @@ static double score_of(const struct evidence *evidence, const struct fault *faul
     bool component = !strcmp(fault->component, diagnosis->component), site = has_site(fault, diagnosis->site);
     bool looks = signature[0] && (!strcmp(signature, group->pattern) || !strcmp(signature, diagnosis->ratio));
     if (!component) return site && looks ? 0.35 : 0;
-    return 0.50 + (site ? 0.20 : 0) + (looks ? 0.28 : formula_fits(evidence, fault, group) ? 0.20 : signature[0] && group->pattern[0] ? -0.30 : 0);
+    return 0.50 + (site ? 0.20 : 0) +
+           (looks                                  ? 0.28
+            : formula_fits(evidence, fault, group) ? 0.20
+            : signature[0] && group->pattern[0]    ? -0.30
+                                                   : 0);
 }
 
 void diagnosis_rank(const struct evidence *evidence, const struct diagnosis_group *group, struct diagnosis *diagnosis)
@@ -64,8 +70,10 @@ void diagnosis_rank(const struct evidence *evidence, const struct diagnosis_grou
         int at = diagnosis->candidates_count;
         while (at > 0 && diagnosis->candidates[at - 1].score < score) at--;
         if (at == CANDIDATES_MAX) continue;
-        int moved = diagnosis->candidates_count < CANDIDATES_MAX ? diagnosis->candidates_count - at : CANDIDATES_MAX - 1 - at;
-        memmove(&diagnosis->candidates[at + 1], &diagnosis->candidates[at], (size_t)moved * sizeof diagnosis->candidates[0]);
+        int moved =
+            diagnosis->candidates_count < CANDIDATES_MAX ? diagnosis->candidates_count - at : CANDIDATES_MAX - 1 - at;
+        memmove(&diagnosis->candidates[at + 1], &diagnosis->candidates[at],
+                (size_t)moved * sizeof diagnosis->candidates[0]);
         diagnosis->candidates[at] = (struct candidate){fault->name, score};
         if (diagnosis->candidates_count < CANDIDATES_MAX) diagnosis->candidates_count++;
     }

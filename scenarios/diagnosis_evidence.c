@@ -27,7 +27,8 @@ static double activations(const struct comparison *c, int step, bool backward)
     double largest = 0;
     for (int unit = 0; unit < c->units; unit++) {
         for (int sequence = 0; sequence < c->sequences; sequence++) {
-            worst_of(&largest, backward ? comparison_backward(c, step, unit, sequence) : comparison_forward(c, step, unit, sequence));
+            worst_of(&largest, backward ? comparison_backward(c, step, unit, sequence)
+                                        : comparison_forward(c, step, unit, sequence));
         }
     }
     return largest;
@@ -59,17 +60,23 @@ static double inputs_agree_to(const struct evidence *e, const struct diagnosis_g
     if (!c || group->step < 0) return NAN;
     int step = group->step, per = layout_sequences_per_microbatch(e->config), M = e->config->layout.microbatches;
     if (group->site == &site_layer_forward || group->site == &site_layer_backward) {
-        int sequence = place->rank < 0 ? 0 : (e->parallel->rank[place->rank].data_rank * M + (place->microbatch < 0 ? 0 : place->microbatch)) * per;
+        int sequence =
+            place->rank < 0
+                ? 0
+                : (e->parallel->rank[place->rank].data_rank * M + (place->microbatch < 0 ? 0 : place->microbatch)) *
+                      per;
         return oracle_inputs_error(c, step, place->unit, sequence, group->site == &site_layer_backward);
     }
     int order = model_site_order(group->site);
     if (order <= model_site_order(&site_pp_send_activation)) return params_before(c, step);
     if (order <= model_site_order(&site_loss_report_reduce)) return activations(c, step, false);
-    if (order <= model_site_order(&site_tied_grad_reduce)) return fmax(activations(c, step, false), activations(c, step, true));
+    if (order <= model_site_order(&site_tied_grad_reduce))
+        return fmax(activations(c, step, false), activations(c, step, true));
     return gradients(c, step);
 }
 
-static struct evidence_item *add(struct diagnosis *diagnosis, const char *tensor, double agree, double differs, const char *ratio)
+static struct evidence_item *add(struct diagnosis *diagnosis, const char *tensor, double agree, double differs,
+                                 const char *ratio)
 {
     if (diagnosis->evidence_count == EVIDENCE_MAX) return NULL;
     struct evidence_item *item = &diagnosis->evidence[diagnosis->evidence_count++];
@@ -94,7 +101,8 @@ static void name_of_place(const struct evidence *e, const struct diagnosis_group
 static void add_difference(struct diagnosis *diagnosis, const struct difference *d, const char *tensor, double agree)
 {
     if (!d || !d->known || !d->wrong) return;
-    bool is_factor = d->residual <= 1e-3 && diagnosis->ratio[0] && fabs(d->ratio - diagnosis->ratio_value) <= 1e-3 * fabs(d->ratio);
+    bool is_factor =
+        d->residual <= 1e-3 && diagnosis->ratio[0] && fabs(d->ratio - diagnosis->ratio_value) <= 1e-3 * fabs(d->ratio);
     add(diagnosis, tensor, agree, d->error, is_factor ? diagnosis->ratio : "");
 }
 
@@ -103,7 +111,9 @@ static int worst_param(const struct comparison *c, int step, bool gradient)
     int worst = -1;
     for (int p = 0; p < c->params; p++) {
         const struct difference *d = gradient ? comparison_gradient(c, step, p) : comparison_param(c, step, p);
-        const struct difference *other = worst < 0 ? NULL : gradient ? comparison_gradient(c, step, worst) : comparison_param(c, step, worst);
+        const struct difference *other = worst < 0  ? NULL
+                                         : gradient ? comparison_gradient(c, step, worst)
+                                                    : comparison_param(c, step, worst);
         if (d && d->wrong && (!other || !(d->error <= other->error))) worst = p;
     }
     return worst;
@@ -117,7 +127,8 @@ void diagnosis_collect(const struct evidence *e, const struct diagnosis_group *g
     name_of_place(e, group, tensor, sizeof tensor);
     double differs = fabs(f->got - f->expected) / fmax(fabs(f->expected), 1e-300);
     if (f->expected == 0) differs = fabs(f->got);
-    if (isnan(differs) && e->comparison && group->step >= 0) differs = unit_gradients(e->comparison, group->step, f->place.unit);
+    if (isnan(differs) && e->comparison && group->step >= 0)
+        differs = unit_gradients(e->comparison, group->step, f->place.unit);
     if (!isnan(f->ratio_value) && diagnosis->ratio[0]) differs = fabs(f->ratio_value - 1);
     add(diagnosis, tensor, inputs_agree_to(e, group), differs, diagnosis->ratio);
     const struct comparison *c = e->comparison;

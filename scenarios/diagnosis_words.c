@@ -16,49 +16,79 @@
 struct words { const char *site, *pattern /* NULL: any */, *summary, *next; };
 
 static const struct words table[] = {
-    {"data.sample", "same-samples", "{Ranks} read{s} the samples of data rank 0 instead of {their} own, so some sequences of step {step} are trained on "
-     "several times and others never", "look where the sampler gets its rank and its number of replicas: it needs the data rank, not a constant"},
+    {"data.sample", "same-samples",
+     "{Ranks} read{s} the samples of data rank 0 instead of {their} own, so some sequences of step {step} are trained "
+     "on "
+     "several times and others never",
+     "look where the sampler gets its rank and its number of replicas: it needs the data rank, not a constant"},
     {"data.sample", "stages-differ", "{Ranks} and the first stage read different batches for one micro-batch",
      "look at how the data loaders of first and last stage are seeded and advanced"},
     {"data.sample", NULL, "{Ranks} read{s} other sequences than are due to {their} data rank and micro-batch: {first}",
      "look at the index that the sampler computes from step, data rank and micro-batch"},
-    {"fsdp.unshard", "stale-version", "{Ranks} compute{s} {unit} in step {step} with parameters gathered before the optimizer's last update",
+    {"fsdp.unshard", "stale-version",
+     "{Ranks} compute{s} {unit} in step {step} with parameters gathered before the optimizer's last update",
      "look at where the all-gather is started ahead: it must wait for the update of the shards it reads"},
     {"fsdp.unshard", NULL, "The gathered parameters of {unit} on {ranks} are not those of step {step}: {first}",
      "look at the all-gather of this unit: who takes part, from which buffer, and whether it is waited for"},
-    {"pp.send_activation", "deadlock", "{Ranks} wait for each other for ever while activations go from stage to stage: {first}",
-     "look at the order of send and receive on the two stages: with blocking sends one of two neighbours must receive first"},
-    {"pp.send_activation", NULL, "{Ranks} compute{s} {unit} on an activation that is not the one the stage before sent: {first}",
+    {"pp.send_activation", "deadlock",
+     "{Ranks} wait for each other for ever while activations go from stage to stage: {first}",
+     "look at the order of send and receive on the two stages: with blocking sends one of two neighbours must receive "
+     "first"},
+    {"pp.send_activation", NULL,
+     "{Ranks} compute{s} {unit} on an activation that is not the one the stage before sent: {first}",
      "look at the receive of this stage: its buffer, its tag, and whether it is waited for before the forward"},
-    {"layer.forward", NULL, "The output of {unit} on {ranks} is wrong in step {step}, {mb}, though its input and parameters agree with the "
-     "standalone run", "look at the forward of this layer: what it reads beside its input and parameters"},
+    {"layer.forward", NULL,
+     "The output of {unit} on {ranks} is wrong in step {step}, {mb}, though its input and parameters agree with the "
+     "standalone run",
+     "look at the forward of this layer: what it reads beside its input and parameters"},
     {"loss.token_count_reduce", NULL, "{Ranks} {do} not know the number of valid tokens of the whole step: {first}",
      "look at the all-reduce of the token count: over all data ranks, a sum, before the first micro-batch"},
-    {"loss.denominator", "N/N_all", "{Ranks} divide{s} the summed loss by all positions, padding and ignored ones too: every token weighs {ratio} of "
-     "what is due", "look at the count behind the denominator: it must leave out what the loss ignores"},
-    {"loss.denominator", "N/N_unshifted", "{Ranks} count{s} the labels before they are shifted, so that the last token of each document counts too: "
-     "every token weighs {ratio} of what is due", "look at the count behind the denominator: count targets that the loss uses, after the shift"},
-    {"loss.denominator", NULL, "{Ranks} divide{s} the summed loss by another number than the valid tokens of the step: every token weighs {ratio} of "
-     "what is due", "look at the denominator of the loss; 'hpsim explain loss SCENARIO' shows every factor"},
-    {"pp.loss.scale", "N/(n*M*D)", "On {ranks} the loss is a mean of the micro-batches' own means: a token weighs {ratio} of what is due, so the "
+    {"loss.denominator", "N/N_all",
+     "{Ranks} divide{s} the summed loss by all positions, padding and ignored ones too: every token weighs {ratio} of "
+     "what is due",
+     "look at the count behind the denominator: it must leave out what the loss ignores"},
+    {"loss.denominator", "N/N_unshifted",
+     "{Ranks} count{s} the labels before they are shifted, so that the last token of each document counts too: "
+     "every token weighs {ratio} of what is due",
+     "look at the count behind the denominator: count targets that the loss uses, after the shift"},
+    {"loss.denominator", NULL,
+     "{Ranks} divide{s} the summed loss by another number than the valid tokens of the step: every token weighs "
+     "{ratio} of "
+     "what is due",
+     "look at the denominator of the loss; 'hpsim explain loss SCENARIO' shows every factor"},
+    {"pp.loss.scale", "N/(n*M*D)",
+     "On {ranks} the loss is a mean of the micro-batches' own means: a token weighs {ratio} of what is due, so the "
      "fewer valid tokens its micro-batch has, the more it weighs",
-     "'hpsim explain loss SCENARIO' shows the weights; divide each micro-batch's summed loss by the valid tokens of the whole step instead"},
-    {"pp.loss.scale", "N/(n_rank*D)", "On {ranks} each data rank divides by its own valid tokens: a token weighs {ratio} of what is due",
+     "'hpsim explain loss SCENARIO' shows the weights; divide each micro-batch's summed loss by the valid tokens of "
+     "the whole step instead"},
+    {"pp.loss.scale", "N/(n_rank*D)",
+     "On {ranks} each data rank divides by its own valid tokens: a token weighs {ratio} of what is due",
      "'hpsim explain loss SCENARIO' shows the weights; all-reduce the token count over the data ranks before dividing"},
     {"pp.loss.scale", "-1", "On {ranks} the loss of {mb} is negated: its gradient pushes the wrong way",
      "look at the seed that backward is started with"},
-    {"pp.loss.scale", "0", "On {ranks} the loss of {mb} is multiplied by 0: it contributes nothing", "look at which loss backward is called on"},
-    {"pp.loss.scale", NULL, "On {ranks} the loss of {mb} is multiplied by {pattern} beside 1/N: each token's weight is {ratio} {relative}",
-     "'hpsim explain loss SCENARIO' shows every factor; look where the schedule divides the loss by the number of micro-batches"},
-    {"loss.report_reduce", NULL, "The loss that {ranks} report{s} in step {step} is {ratio} of the mean over all valid tokens; gradients are not concerned",
+    {"pp.loss.scale", "0", "On {ranks} the loss of {mb} is multiplied by 0: it contributes nothing",
+     "look at which loss backward is called on"},
+    {"pp.loss.scale", NULL,
+     "On {ranks} the loss of {mb} is multiplied by {pattern} beside 1/N: each token's weight is {ratio} {relative}",
+     "'hpsim explain loss SCENARIO' shows every factor; look where the schedule divides the loss by the number of "
+     "micro-batches"},
+    {"loss.report_reduce", NULL,
+     "The loss that {ranks} report{s} in step {step} is {ratio} of the mean over all valid tokens; gradients are not "
+     "concerned",
      "look at the reduction of the printed loss: over which ranks, and whether stages without a loss are counted"},
-    {"pp.send_grad", NULL, "{Ranks} go{es} on in backward with a gradient that is not the one the next stage sent: {first}",
+    {"pp.send_grad", NULL,
+     "{Ranks} go{es} on in backward with a gradient that is not the one the next stage sent: {first}",
      "look at the receive of the output gradient on this stage: its buffer, its tag, and whether it is waited for"},
-    {"layer.backward", NULL, "The input gradient of {unit} on {ranks} is wrong in step {step}, {mb}, though its output gradient, input and parameters agree",
+    {"layer.backward", NULL,
+     "The input gradient of {unit} on {ranks} is wrong in step {step}, {mb}, though its output gradient, input and "
+     "parameters agree",
      "look at the backward of this layer; a numeric derivative of it alone would show the same"},
-    {"layer.weight_gradient", NULL, "The weight gradient of {unit} is wrong in step {step} though its inputs, output gradients and all weights agree: {first}",
+    {"layer.weight_gradient", NULL,
+     "The weight gradient of {unit} is wrong in step {step} though its inputs, output gradients and all weights agree: "
+     "{first}",
      "look at the weight gradient of this layer, and at what else writes to its buffer"},
-    {"pp.grad.clear", "missing-microbatch", "{Ranks} clear{s} the gradient between micro-batches: some of them never reach a reduction: {first}",
+    {"pp.grad.clear", "missing-microbatch",
+     "{Ranks} clear{s} the gradient between micro-batches: some of them never reach a reduction: {first}",
      "look for the call that sets gradients to none or zero inside the loop over micro-batches"},
     {"pp.grad.clear", NULL, "{Ranks} {do} not empty the gradient after it was reduced: {first}",
      "look where the accumulator is zeroed after its reduction, at the last micro-batch too"},
@@ -66,21 +96,31 @@ static const struct words table[] = {
      "look at the switch that tells a stage's units that this backward is the last: it does not reach them"},
     {"fsdp.sync_now", NULL, "{Ranks} reduce{s} gradients after the wrong micro-batch in step {step}: {first}",
      "look at how the last micro-batch is recognised: count backwards, do not compare an index"},
-    {"fsdp.reduce_grad", NULL, "The reduction of gradients over the data ranks goes wrong on {ranks} in step {step}: {first}",
+    {"fsdp.reduce_grad", NULL,
+     "The reduction of gradients over the data ranks goes wrong on {ranks} in step {step}: {first}",
      "look at this reduction: its group, its operation, its buffer, and whether it is waited for"},
-    {"fsdp.grad_divisor", NULL, "{Ranks} divide{s} the reduced gradient of {unit} by the wrong number: it is {ratio} of what is due",
+    {"fsdp.grad_divisor", NULL,
+     "{Ranks} divide{s} the reduced gradient of {unit} by the wrong number: it is {ratio} of what is due",
      "look at whether an averaging reduction meets a loss that already carries 1/N, or both divide"},
-    {"pp.grad.flush", NULL, "{Ranks} end{s} the backward of step {step} without waiting for its last gradient reductions: {first}",
-     "look at the end of the stage's backward: every outstanding reduction must be waited for and added before the optimizer"},
-    {"tied.grad_reduce", NULL, "{Ranks} update{s} {their} copy of the tied embedding without the other copy's gradient: {first}",
+    {"pp.grad.flush", NULL,
+     "{Ranks} end{s} the backward of step {step} without waiting for its last gradient reductions: {first}",
+     "look at the end of the stage's backward: every outstanding reduction must be waited for and added before the "
+     "optimizer"},
+    {"tied.grad_reduce", NULL,
+     "{Ranks} update{s} {their} copy of the tied embedding without the other copy's gradient: {first}",
      "look at the all-reduce between first and last stage: it must act on the parameters that the optimizer updates"},
-    {"clip.norm_reduce", "per-stage", "{Ranks} take{s} the norm of {their} own pipeline stage for the whole: each stage clips with its own coefficient",
+    {"clip.norm_reduce", "per-stage",
+     "{Ranks} take{s} the norm of {their} own pipeline stage for the whole: each stage clips with its own coefficient",
      "look at the group of the norm's reduction: it must hold the pipeline stages too"},
     {"clip.norm_reduce", NULL, "The gradient norm on {ranks} is not that of all gradients in step {step}: {first}",
      "look at the reduction of the norm: which ranks, and whether shared parameters count once"},
-    {"clip.coefficient", NULL, "{Ranks} clip{s} with a coefficient that does not follow from the norm: {first}", "look at the formula min(1, max_norm / (norm + 1e-6))"},
-    {"optimizer.owns", NULL, "{Ranks} {do} not update each parameter exactly once in step {step}: {first}", "look at the list of parameters of each rank's optimizer"},
-    {"optimizer.update", NULL, "Parameters on {ranks} differ after the update of step {step} though gradients, norm and values before agree: {first}",
+    {"clip.coefficient", NULL, "{Ranks} clip{s} with a coefficient that does not follow from the norm: {first}",
+     "look at the formula min(1, max_norm / (norm + 1e-6))"},
+    {"optimizer.owns", NULL, "{Ranks} {do} not update each parameter exactly once in step {step}: {first}",
+     "look at the list of parameters of each rank's optimizer"},
+    {"optimizer.update", NULL,
+     "Parameters on {ranks} differ after the update of step {step} though gradients, norm and values before agree: "
+     "{first}",
      "look at the optimizer: its state, its hyper-parameters per group, the format it computes in"},
 };
 
@@ -88,7 +128,9 @@ static const struct words *words_of(const struct diagnosis_group *group)
 {
     static const struct words other = {"", NULL, "{first}", "look at the place that the finding names"};
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
-        if (!strcmp(table[i].site, group->site->name) && (!table[i].pattern || !strcmp(table[i].pattern, group->pattern))) return &table[i];
+        if (!strcmp(table[i].site, group->site->name) &&
+            (!table[i].pattern || !strcmp(table[i].pattern, group->pattern)))
+            return &table[i];
     }
     return &other;
 }
@@ -113,7 +155,11 @@ static void say_ranks(const struct diagnosis *diagnosis, bool capital, char *tex
             snprintf(text + used, size - used, " and %d others", count - i);
             return;
         }
-        used += (size_t)snprintf(text + used, size - used, "%s%d", i == 0 ? " " : i + 1 == count ? " and " : ", ", diagnosis->ranks[i]);
+        used += (size_t)snprintf(text + used, size - used, "%s%d",
+                                 i == 0           ? " "
+                                 : i + 1 == count ? " and "
+                                                  : ", ",
+                                 diagnosis->ranks[i]);
     }
 }
 
@@ -121,15 +167,18 @@ static bool has_letter(const char *form, const char *letter)
 {
     size_t length = strlen(letter);
     for (const char *at = strstr(form, letter); at; at = strstr(at + 1, letter)) {
-        bool before = at > form && (at[-1] == '_' || (at[-1] >= 'a' && at[-1] <= 'z') || (at[-1] >= 'A' && at[-1] <= 'Z'));
-        bool behind = at[length] == '_' || (at[length] >= 'a' && at[length] <= 'z') || (at[length] >= 'A' && at[length] <= 'Z');
+        bool before =
+            at > form && (at[-1] == '_' || (at[-1] >= 'a' && at[-1] <= 'z') || (at[-1] >= 'A' && at[-1] <= 'Z'));
+        bool behind =
+            at[length] == '_' || (at[length] >= 'a' && at[length] <= 'z') || (at[length] >= 'A' && at[length] <= 'Z');
         if (!before && !behind) return true;
     }
     return false;
 }
 
 /* "1/M (M = 8)"; a number where there is no form. */
-static void say_ratio(const struct evidence *evidence, const char *form, double value, int step, char *text, size_t size)
+static void say_ratio(const struct evidence *evidence, const char *form, double value, int step, char *text,
+                      size_t size)
 {
     if (!form[0]) {
         if (isnan(value)) snprintf(text, size, "not");
@@ -137,13 +186,16 @@ static void say_ratio(const struct evidence *evidence, const char *form, double 
         return;
     }
     struct factor_numbers n = facts_numbers(evidence->parallel, 0, step < 0 ? 0 : step, -1);
-    const struct { const char *letter; double value; } letters[] = {{"M", n.M}, {"D", n.D}, {"P", n.P}, {"N", n.N}, {"N_all", n.N_all},
-                                                                   {"N_unshifted", n.N_unshifted}};
+    const struct {
+        const char *letter;
+        double value;
+    } letters[] = {{"M", n.M}, {"D", n.D}, {"P", n.P}, {"N", n.N}, {"N_all", n.N_all}, {"N_unshifted", n.N_unshifted}};
     size_t used = (size_t)snprintf(text, size, "%s", form);
     bool open = false;
     for (size_t i = 0; i < sizeof letters / sizeof letters[0]; i++) {
         if (!has_letter(form, letters[i].letter) || used + 40 > size) continue;
-        used += (size_t)snprintf(text + used, size - used, "%s%s = %.15g", open ? ", " : " (", letters[i].letter, letters[i].value);
+        used += (size_t)snprintf(text + used, size - used, "%s%s = %.15g", open ? ", " : " (", letters[i].letter,
+                                 letters[i].value);
         open = true;
     }
     if (has_letter(form, "n") && used + 60 < size) {
@@ -151,13 +203,18 @@ static void say_ratio(const struct evidence *evidence, const char *form, double 
         open = true;
     }
     if (has_letter(form, "n_rank") && used + 60 < size) {
-        used += (size_t)snprintf(text + used, size - used, "%sn_rank = the data rank's valid tokens", open ? ", " : " (");
+        used +=
+            (size_t)snprintf(text + used, size - used, "%sn_rank = the data rank's valid tokens", open ? ", " : " (");
         open = true;
     }
     if (open && used + 2 < size) snprintf(text + used, size - used, ")");
 }
 
-struct speaker { const struct evidence *evidence; const struct diagnosis_group *group; const struct diagnosis *diagnosis; };
+struct speaker {
+    const struct evidence *evidence;
+    const struct diagnosis_group *group;
+    const struct diagnosis *diagnosis;
+};
 
 /* The text for one name in braces. */
 static void say_name(const struct speaker *s, const char *name, size_t length, char *text, size_t size)
@@ -167,7 +224,11 @@ static void say_name(const struct speaker *s, const char *name, size_t length, c
     bool one = d->ranks_count == 1;
     text[0] = '\0';
     if (length <= 2 && name[0] != 'm') {
-        snprintf(text, size, "%s", !strncmp(name, "do", length) ? (one ? "does" : "do") : !one ? "" : name[0] == 's' ? "s" : "es");
+        snprintf(text, size, "%s",
+                 !strncmp(name, "do", length) ? (one ? "does" : "do")
+                 : !one                       ? ""
+                 : name[0] == 's'             ? "s"
+                                              : "es");
     } else if (!strncmp(name, "their", length)) {
         snprintf(text, size, one ? "its" : "their");
     } else if (!strncmp(name, "Ranks", length)) {
@@ -177,7 +238,8 @@ static void say_name(const struct speaker *s, const char *name, size_t length, c
     } else if (!strncmp(name, "ratio", length)) {
         say_ratio(s->evidence, d->ratio, d->ratio_value, step, text, size);
     } else if (!strncmp(name, "pattern", length)) {
-        if (strcmp(s->group->pattern, d->ratio)) say_ratio(s->evidence, s->group->pattern, s->group->first->ratio_value, step, text, size);
+        if (strcmp(s->group->pattern, d->ratio))
+            say_ratio(s->evidence, s->group->pattern, s->group->first->ratio_value, step, text, size);
         else if (d->ratio[0]) snprintf(text, size, "%s", d->ratio);
         else snprintf(text, size, "%.6g", s->group->first->ratio_value);
     } else if (!strncmp(name, "relative", length)) {

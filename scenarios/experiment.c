@@ -18,8 +18,9 @@
 struct run_pair { struct record *parallel, *standalone; };
 
 /* One run at one format; NULL where it could not be made or was stopped. plan is the caller's to free. */
-static struct record *run_one(const struct scenario *scenario, const struct experiment_options *options, bool standalone,
-                              enum format format, const struct initial *initial, struct site_plan **ret_plan, struct error *error)
+static struct record *run_one(const struct scenario *scenario, const struct experiment_options *options,
+                              bool standalone, enum format format, const struct initial *initial,
+                              struct site_plan **ret_plan, struct error *error)
 {
     struct run_config config = scenario->config;
     config.format = format;
@@ -46,7 +47,8 @@ static bool run_both(const struct scenario *scenario, const struct experiment_op
     struct initial *initial = initial_new(&config, error);
     if (!initial) return false;
     ret_pair->parallel = run_one(scenario, options, false, format, initial, &ret_plans->parallel, error);
-    if (ret_pair->parallel) ret_pair->standalone = run_one(scenario, options, true, format, initial, &ret_plans->standalone, error);
+    if (ret_pair->parallel)
+        ret_pair->standalone = run_one(scenario, options, true, format, initial, &ret_plans->standalone, error);
     initial_free(initial);
     return ret_pair->standalone != NULL;
 }
@@ -57,12 +59,13 @@ static void free_plans(struct experiment_plans *plans)
     site_plan_free(plans->standalone);
 }
 
-static bool run_other_rung(struct result *result, const struct experiment_options *options, struct comparison *comparison,
-                           struct error *error)
+static bool run_other_rung(struct result *result, const struct experiment_options *options,
+                           struct comparison *comparison, struct error *error)
 {
     struct run_pair pair;
     struct experiment_plans plans;
-    bool good = run_both(result->scenario, options, ladder_other(result->scenario->config.format), &pair, &plans, error);
+    bool good =
+        run_both(result->scenario, options, ladder_other(result->scenario->config.format), &pair, &plans, error);
     free_plans(&plans);
     result->parallel_other = pair.parallel;
     result->standalone_other = pair.standalone;
@@ -114,11 +117,12 @@ static double wall_s(const struct record *record)
     return record ? record->wall_s : 0;
 }
 
-static bool judge(struct result *result, const struct experiment_options *options, const struct check_selection *selection,
-                  const struct experiment_plans *plans, struct error *error)
+static bool judge(struct result *result, const struct experiment_options *options,
+                  const struct check_selection *selection, const struct experiment_plans *plans, struct error *error)
 {
     struct comparison *comparison = NULL;
-    bool finished = result->parallel->outcome == MACHINE_FINISHED && result->standalone->outcome == MACHINE_FINISHED, good = true;
+    bool finished = result->parallel->outcome == MACHINE_FINISHED && result->standalone->outcome == MACHINE_FINISHED,
+         good = true;
     result->exploded_step = exploded_step(result->parallel, result->standalone);
     if (result->exploded_step >= 0) {
         exploded_cut(result->parallel, result->exploded_step);
@@ -126,7 +130,8 @@ static bool judge(struct result *result, const struct experiment_options *option
     }
     if (finished) {
         comparison = comparison_new(result->parallel, result->standalone);
-        if (selection->deep || comparison_needs_other(comparison)) good = run_other_rung(result, options, comparison, error);
+        if (selection->deep || comparison_needs_other(comparison))
+            good = run_other_rung(result, options, comparison, error);
     }
     if (good) {
         struct run_config config = result->scenario->config;
@@ -144,7 +149,8 @@ static bool judge(struct result *result, const struct experiment_options *option
     return good;
 }
 
-struct result *experiment_run(const struct scenario *scenario, const struct experiment_options *options, struct error *error)
+struct result *experiment_run(const struct scenario *scenario, const struct experiment_options *options,
+                              struct error *error)
 {
     struct check_selection selection;
     if (!check_select(options->checks, &selection, error)) return NULL;

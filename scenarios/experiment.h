@@ -9,8 +9,8 @@ struct experiment_plans { struct site_plan *parallel, *standalone; };
 
 /* experiment_faults.c: fills result->faults. Needs the verdict. A fault that was hit and left the verdict
  * consistent takes one more run, without faults. False: an error, or stopped. */
-bool experiment_faults(struct result *result, const struct experiment_plans *plans, const struct experiment_options *options,
-                       struct error *error);
+bool experiment_faults(struct result *result, const struct experiment_plans *plans,
+                       const struct experiment_options *options, struct error *error);
 /* experiment_expect.c: as_expected and expected_why. Needs verdict, checks, diagnosis and faults. */
 void experiment_expect(struct result *result);
 

@@ -28,7 +28,8 @@ static void list_ranks(const int *ranks, int count, char *text, size_t size)
 {
     size_t used = 0;
     text[0] = '\0';
-    for (int i = 0; i < count && used + 12 < size; i++) used += (size_t)snprintf(text + used, size - used, "%s%d", i ? ", " : "", ranks[i]);
+    for (int i = 0; i < count && used + 12 < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%d", i ? ", " : "", ranks[i]);
     if (count == 0) snprintf(text, size, "none");
 }
 
@@ -69,14 +70,15 @@ void experiment_expect(struct result *result)
         return;
     }
     if (result->verdict != due) {
-        snprintf(result->expected_why, sizeof result->expected_why, "%s is expected, the verdict is %s", verdict_names[due],
-                 verdict_names[result->verdict]);
+        snprintf(result->expected_why, sizeof result->expected_why, "%s is expected, the verdict is %s",
+                 verdict_names[due], verdict_names[result->verdict]);
         return;
     }
     if (expect->given && !diagnosis_expected(result)) return;
     for (int i = 0; expect->given && i < expect->checks_count; i++) {
         if (check_failed(result, expect->checks[i])) continue;
-        snprintf(result->expected_why, sizeof result->expected_why, "check %s is expected to fail and does not", expect->checks[i]);
+        snprintf(result->expected_why, sizeof result->expected_why, "check %s is expected to fail and does not",
+                 expect->checks[i]);
         return;
     }
     result->as_expected = true;

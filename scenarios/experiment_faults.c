@@ -66,33 +66,48 @@ static void why_masked(const struct result *result, const struct fault_entry *en
     const struct run_config *config = &result->scenario->config;
     const char *site = site_name(entry), *deviation = deviation_name(entry);
     int D = layout_data_ranks(&config->layout), M = config->layout.microbatches;
-    bool factor = !strcmp(site, "pp.loss.scale") || !strcmp(site, "loss.denominator") || !strcmp(site, "fsdp.grad_divisor");
+    bool factor =
+        !strcmp(site, "pp.loss.scale") || !strcmp(site, "loss.denominator") || !strcmp(site, "fsdp.grad_divisor");
     if (factor && equal_counts(result->parallel)) {
-        snprintf(text, size, "all micro-batches have equally many valid tokens, so the factor is 1 here: data.packing \"documents\" or more "
+        snprintf(text, size,
+                 "all micro-batches have equally many valid tokens, so the factor is 1 here: data.packing "
+                 "\"documents\" or more "
                  "micro-batches would expose it");
     } else if (factor) {
-        snprintf(text, size, "the factor is 1 in this layout (M = %d, D = %d): more micro-batches or data ranks would expose it", M, D);
+        snprintf(text, size,
+                 "the factor is 1 in this layout (M = %d, D = %d): more micro-batches or data ranks would expose it", M,
+                 D);
     } else if ((starts_with(site, "fsdp.") || starts_with(site, "loss.") || starts_with(site, "data.")) && D == 1) {
-        snprintf(text, size, "there is one data rank, so nothing is exchanged here: parallel.dp_shard of 2 or more would expose it");
+        snprintf(
+            text, size,
+            "there is one data rank, so nothing is exchanged here: parallel.dp_shard of 2 or more would expose it");
     } else if (starts_with(site, "pp.send") && config->layout.pp == 1) {
         snprintf(text, size, "there is one stage: parallel.pp of 2 or more would expose it");
     } else if (!strcmp(deviation, "swap-order") && !config->layout.send_sync) {
-        snprintf(text, size, "sends do not wait for their receiver here, so their order is free: parallel.pipeline.send \"sync\" would expose it");
+        snprintf(text, size,
+                 "sends do not wait for their receiver here, so their order is free: parallel.pipeline.send \"sync\" "
+                 "would expose it");
     } else if (starts_with(site, "clip.") && never_clipped(result->parallel)) {
-        snprintf(text, size, "the norm stays below train.grad_clip, so nothing is clipped: a smaller grad_clip would expose it");
+        snprintf(text, size,
+                 "the norm stays below train.grad_clip, so nothing is clipped: a smaller grad_clip would expose it");
     } else if (!strcmp(deviation, "stale") && config->train.steps == 1) {
         snprintf(text, size, "the first step has no earlier result to take: train.steps of 2 or more would expose it");
     } else if (starts_with(site, "pp.grad") || !strcmp(site, "fsdp.sync_now")) {
-        snprintf(text, size, "the decision falls out as it should here (M = %d, %d steps): more micro-batches, fsdp.sync \"each_microbatch\" or "
-                 "more steps would expose it", M, config->train.steps);
+        snprintf(text, size,
+                 "the decision falls out as it should here (M = %d, %d steps): more micro-batches, fsdp.sync "
+                 "\"each_microbatch\" or "
+                 "more steps would expose it",
+                 M, config->train.steps);
     } else {
-        snprintf(text, size, "what it changes has no effect on any number of this run: other ranks, micro-batches or more steps may expose it");
+        snprintf(text, size,
+                 "what it changes has no effect on any number of this run: other ranks, micro-batches or more steps "
+                 "may expose it");
     }
 }
 
 /* A run without faults, its digest against the faulty one's. False: stopped, or an error. */
-static bool same_without_faults(struct result *result, const struct experiment_options *options, bool standalone, bool *ret_same,
-                                struct error *error)
+static bool same_without_faults(struct result *result, const struct experiment_options *options, bool standalone,
+                                bool *ret_same, struct error *error)
 {
     struct run_config config = result->scenario->config;
     if (standalone) config.layout = layout_standalone(&config.model);
@@ -115,8 +130,10 @@ static void set_outcome(struct result *result, int i, uint64_t hits, bool same)
     fault->hits = hits;
     if (hits == 0) {
         fault->outcome = FAULT_NOT_HIT;
-        snprintf(fault->why, sizeof fault->why, "%s is never passed where the fault applies: look at its \"at\", or take a layout that has "
-                 "this place", fault->site);
+        snprintf(fault->why, sizeof fault->why,
+                 "%s is never passed where the fault applies: look at its \"at\", or take a layout that has "
+                 "this place",
+                 fault->site);
     } else if (same) {
         fault->outcome = FAULT_MASKED;
         why_masked(result, entry, fault->why, sizeof fault->why);
@@ -128,8 +145,8 @@ static void set_outcome(struct result *result, int i, uint64_t hits, bool same)
     }
 }
 
-bool experiment_faults(struct result *result, const struct experiment_plans *plans, const struct experiment_options *options,
-                       struct error *error)
+bool experiment_faults(struct result *result, const struct experiment_plans *plans,
+                       const struct experiment_options *options, struct error *error)
 {
     const struct scenario *scenario = result->scenario;
     bool hit[2] = {false, false}, same = false;

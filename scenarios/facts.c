@@ -165,9 +165,16 @@ struct factor_numbers facts_numbers(const struct record *record, int data_rank, 
     const struct rank_record *rank = facts_rank(record, layout->pp - 1, data_rank);
     const struct count_fact *count = rank ? facts_count(rank, step) : NULL;
     const struct loss_fact *loss = rank && microbatch >= 0 ? facts_loss(rank, step, microbatch) : NULL;
-    struct factor_numbers numbers = {.M = layout->microbatches, .D = layout_data_ranks(layout), .P = layout->pp, .C = 1, .T = 1,
-        .E = 1, .A = facts_divisor_due(&record->config), .N = tokens.valid, .N_all = tokens.positions,
-        .N_unshifted = tokens.unshifted};
+    struct factor_numbers numbers = {.M = layout->microbatches,
+                                     .D = layout_data_ranks(layout),
+                                     .P = layout->pp,
+                                     .C = 1,
+                                     .T = 1,
+                                     .E = 1,
+                                     .A = facts_divisor_due(&record->config),
+                                     .N = tokens.valid,
+                                     .N_all = tokens.positions,
+                                     .N_unshifted = tokens.unshifted};
     numbers.n_rank = count ? (double)count->valid_local : 0;
     numbers.n = loss ? (double)loss->valid : 0;
     return numbers;
@@ -194,7 +201,8 @@ bool facts_sample_is_due(const struct record *record, int step, int data_rank, i
 
 static size_t sketch_index(const struct sketch_table *table, int step, int sequence, int unit, enum sketch_kind kind)
 {
-    return (((size_t)step * (size_t)table->sequences + (size_t)sequence) * (size_t)table->units + (size_t)unit) * 4 + (size_t)kind;
+    return (((size_t)step * (size_t)table->sequences + (size_t)sequence) * (size_t)table->units + (size_t)unit) * 4 +
+           (size_t)kind;
 }
 
 struct sketch_table sketch_table_new(const struct record *record, struct arena *arena)
@@ -207,16 +215,19 @@ struct sketch_table sketch_table_new(const struct record *record, struct arena *
         for (int i = 0; i < record->rank[r].sketches.count; i++) {
             const struct sketch_fact *fact = &record->rank[r].sketches.items[i];
             ASSERT(fact->step < table.steps && fact->sequence < table.sequences && fact->unit < table.units);
-            struct sketch_entry *entry = &table.entries[sketch_index(&table, fact->step, fact->sequence, fact->unit, fact->kind)];
+            struct sketch_entry *entry =
+                &table.entries[sketch_index(&table, fact->step, fact->sequence, fact->unit, fact->kind)];
             if (!entry->fact) *entry = (struct sketch_entry){fact, r};
         }
     }
     return table;
 }
 
-struct sketch_entry sketch_table_at(const struct sketch_table *table, int step, int sequence, int unit, enum sketch_kind kind)
+struct sketch_entry sketch_table_at(const struct sketch_table *table, int step, int sequence, int unit,
+                                    enum sketch_kind kind)
 {
-    if (step < 0 || step >= table->steps || sequence < 0 || sequence >= table->sequences || unit < 0 || unit >= table->units) {
+    if (step < 0 || step >= table->steps || sequence < 0 || sequence >= table->sequences || unit < 0 ||
+        unit >= table->units) {
         return (struct sketch_entry){NULL, -1};
     }
     return table->entries[sketch_index(table, step, sequence, unit, kind)];

@@ -49,6 +49,7 @@ struct sketch_entry { const struct sketch_fact *fact; int rank; };
 struct sketch_table { int steps, sequences, units; struct sketch_entry *entries; };
 struct sketch_table sketch_table_new(const struct record *record, struct arena *arena);
 /* fact NULL where nothing was recorded. */
-struct sketch_entry sketch_table_at(const struct sketch_table *table, int step, int sequence, int unit, enum sketch_kind kind);
+struct sketch_entry sketch_table_at(const struct sketch_table *table, int step, int sequence, int unit,
+                                    enum sketch_kind kind);
 
 #endif

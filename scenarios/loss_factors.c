@@ -98,20 +98,31 @@ void loss_factor_describe(struct finding *finding, const struct record *record, 
     else snprintf(what, sizeof what, "%.6g", ratio);
     switch (factor) {
     case LOSS_FACTOR_COUNT:
-        finding_say(finding, "rank %d got %.17g as the number of valid tokens in step %d where all data ranks together counted %.17g: "
-                    "every token weighs %s of what is due", rank, facts_count(&record->rank[rank], fact->step)->valid_global,
-                    fact->step, facts_tokens(record, fact->step).valid, what);
+        finding_say(
+            finding,
+            "rank %d got %.17g as the number of valid tokens in step %d where all data ranks together counted %.17g: "
+            "every token weighs %s of what is due",
+            rank, facts_count(&record->rank[rank], fact->step)->valid_global, fact->step,
+            facts_tokens(record, fact->step).valid, what);
         break;
     case LOSS_FACTOR_DENOMINATOR:
-        finding_say(finding, "rank %d divides the loss of micro-batch %d in step %d by %.17g where %.17g valid tokens are due: "
-                    "every token weighs %s of what is due", rank, m, fact->step, fact->denominator, fact->denominator * ratio, what);
+        finding_say(finding,
+                    "rank %d divides the loss of micro-batch %d in step %d by %.17g where %.17g valid tokens are due: "
+                    "every token weighs %s of what is due",
+                    rank, m, fact->step, fact->denominator, fact->denominator * ratio, what);
         break;
     case LOSS_FACTOR_SCALE:
-        finding_say(finding, "rank %d multiplies the loss of micro-batch %d in step %d by %s beside 1/N: every token weighs %.6g times "
-                    "what is due", rank, m, fact->step, what, ratio);
+        finding_say(
+            finding,
+            "rank %d multiplies the loss of micro-batch %d in step %d by %s beside 1/N: every token weighs %.6g times "
+            "what is due",
+            rank, m, fact->step, what, ratio);
         break;
     default:
-        finding_say(finding, "on rank %d the tokens of micro-batch %d in step %d weigh %s of what the declared factors give: a factor "
-                    "that no site declares", rank, m, fact->step, what);
+        finding_say(
+            finding,
+            "on rank %d the tokens of micro-batch %d in step %d weigh %s of what the declared factors give: a factor "
+            "that no site declares",
+            rank, m, fact->step, what);
     }
 }

@@ -10,7 +10,13 @@
 #include "scenarios/facts.h"
 #include "scenarios/ratio.h"
 
-enum loss_factor { LOSS_FACTOR_COUNT, LOSS_FACTOR_DENOMINATOR, LOSS_FACTOR_SCALE, LOSS_FACTOR_UNDECLARED, LOSS_FACTORS };
+enum loss_factor {
+    LOSS_FACTOR_COUNT,
+    LOSS_FACTOR_DENOMINATOR,
+    LOSS_FACTOR_SCALE,
+    LOSS_FACTOR_UNDECLARED,
+    LOSS_FACTORS
+};
 
 /* What this factor makes of the weight of each of the micro-batch's tokens: 1 where it is as due. */
 double loss_factor_ratio(const struct record *record, const struct rank_record *rank, const struct loss_fact *fact,

@@ -12,19 +12,23 @@ static bool is_wrong(const struct difference *d)
 /* What came over a boundary is, to the bit, what was sent. */
 static bool arrived(const struct comparison *c, int step, int sequence, int unit, int from, bool backward)
 {
-    struct sketch_entry in = sketch_table_at(&c->sketches, step, sequence, unit, backward ? SKETCH_BACKWARD_IN : SKETCH_FORWARD_IN);
-    struct sketch_entry out = sketch_table_at(&c->sketches, step, sequence, from, backward ? SKETCH_BACKWARD_OUT : SKETCH_FORWARD_OUT);
+    struct sketch_entry in =
+        sketch_table_at(&c->sketches, step, sequence, unit, backward ? SKETCH_BACKWARD_IN : SKETCH_FORWARD_IN);
+    struct sketch_entry out =
+        sketch_table_at(&c->sketches, step, sequence, from, backward ? SKETCH_BACKWARD_OUT : SKETCH_FORWARD_OUT);
     return !in.fact || !out.fact || !memcmp(in.fact->value, out.fact->value, sizeof in.fact->value);
 }
 
 static bool versions_agree(const struct comparison *c, int step, int unit, int sequence)
 {
     int per = layout_sequences_per_microbatch(&c->parallel->config), M = c->parallel->config.layout.microbatches;
-    const struct rank_record *rank = facts_rank(c->parallel, layout_stage_of_unit(&c->parallel->config.layout, &c->parallel->config.model, unit),
-                                                sequence / (per * M));
+    const struct rank_record *rank =
+        facts_rank(c->parallel, layout_stage_of_unit(&c->parallel->config.layout, &c->parallel->config.model, unit),
+                   sequence / (per * M));
     for (int i = 0; rank && i < rank->versions.count; i++) {
         const struct version_fact *fact = &rank->versions.items[i];
-        bool here = fact->unit == unit || (unit == c->units - 1 && fact->unit == 0 && c->parallel->config.model.tie_embeddings);
+        bool here =
+            fact->unit == unit || (unit == c->units - 1 && fact->unit == 0 && c->parallel->config.model.tie_embeddings);
         if (!here || fact->step != step || fact->microbatch != sequence / per % M) continue;
         const struct layout *layout = &c->parallel->config.layout;
         if (fact->version_min != step || fact->version_max != step) return false;
@@ -35,14 +39,16 @@ static bool versions_agree(const struct comparison *c, int step, int unit, int s
 
 bool oracle_forward_inputs_agree(const struct comparison *c, int step, int unit, int sequence)
 {
-    return !is_wrong(comparison_forward(c, step, unit - 1, sequence)) && arrived(c, step, sequence, unit, unit - 1, false) &&
-           comparison_unit_params_agree(c, step - 1, unit) && versions_agree(c, step, unit, sequence);
+    return !is_wrong(comparison_forward(c, step, unit - 1, sequence)) &&
+           arrived(c, step, sequence, unit, unit - 1, false) && comparison_unit_params_agree(c, step - 1, unit) &&
+           versions_agree(c, step, unit, sequence);
 }
 
 bool oracle_backward_inputs_agree(const struct comparison *c, int step, int unit, int sequence)
 {
-    return !is_wrong(comparison_backward(c, step, unit + 1, sequence)) && arrived(c, step, sequence, unit, unit + 1, true) &&
-           !is_wrong(comparison_forward(c, step, unit, sequence)) && oracle_forward_inputs_agree(c, step, unit, sequence);
+    return !is_wrong(comparison_backward(c, step, unit + 1, sequence)) &&
+           arrived(c, step, sequence, unit, unit + 1, true) && !is_wrong(comparison_forward(c, step, unit, sequence)) &&
+           oracle_forward_inputs_agree(c, step, unit, sequence);
 }
 
 /* Every probe of every holder of the unit's gradient is at its due weight. */
@@ -50,7 +56,8 @@ static bool weights_agree(const struct comparison *c, int step, int unit)
 {
     const struct record *record = c->parallel;
     int half = layout_data_ranks(&record->config.layout) * record->config.layout.microbatches;
-    double uses = unit == 0 && record->config.model.tie_embeddings ? 2 : 1, due = uses / facts_tokens(record, step).valid;
+    double uses = unit == 0 && record->config.model.tie_embeddings ? 2 : 1,
+           due = uses / facts_tokens(record, step).valid;
     double tolerance = 64 * format_traits[record->config.format].unit_roundoff * due;
     for (int r = 0; r < record->ranks; r++) {
         for (int i = 0; i < record->rank[r].gradients.count; i++) {
@@ -82,9 +89,13 @@ bool oracle_gradient_inputs_agree(const struct comparison *c, const struct unit_
     for (int sequence = 0; sequence < c->sequences; sequence++) {
         int per = layout_sequences_per_microbatch(&c->parallel->config), M = c->parallel->config.layout.microbatches;
         if (!facts_sample_is_due(c->parallel, step, sequence / (per * M), sequence / per % M)) return false;
-        if (is_wrong(comparison_forward(c, step, unit, sequence)) || is_wrong(comparison_backward(c, step, unit, sequence))) return false;
+        if (is_wrong(comparison_forward(c, step, unit, sequence)) ||
+            is_wrong(comparison_backward(c, step, unit, sequence)))
+            return false;
         if (!oracle_forward_inputs_agree(c, step, unit, sequence)) return false;
-        if (is_wrong(comparison_backward(c, step, unit + 1, sequence)) || !arrived(c, step, sequence, unit, unit + 1, true)) return false;
+        if (is_wrong(comparison_backward(c, step, unit + 1, sequence)) ||
+            !arrived(c, step, sequence, unit, unit + 1, true))
+            return false;
     }
     return true;
 }

@@ -8,7 +8,17 @@
 #include "sim/assertion.h"
 
 /* In the order in which a form is written. */
-enum letter { LETTER_N, LETTER_N_ALL, LETTER_N_UNSHIFTED, LETTER_n, LETTER_n_RANK, LETTER_M, LETTER_D, LETTER_P, LETTERS };
+enum letter {
+    LETTER_N,
+    LETTER_N_ALL,
+    LETTER_N_UNSHIFTED,
+    LETTER_n,
+    LETTER_n_RANK,
+    LETTER_M,
+    LETTER_D,
+    LETTER_P,
+    LETTERS
+};
 static const char *const letter_names[LETTERS] = {"N", "N_all", "N_unshifted", "n", "n_rank", "M", "D", "P"};
 static const int letter_rank[LETTERS] = {6, 8, 7, 4, 5, 1, 2, 3}; /* preference where forms have equally many letters */
 
@@ -128,7 +138,8 @@ static void form_fill(struct ratio_form *form, const struct monomial *m, const s
     rest.exponent[LETTER_N]--;
     rest.exponent[LETTER_D]++;
     bool one = rest.sign == 1;
-    for (int l = 0; l < LETTERS; l++) one = one && (rest.exponent[l] == 0 || letter_value(&first->numbers, (enum letter)l) == 1);
+    for (int l = 0; l < LETTERS; l++)
+        one = one && (rest.exponent[l] == 0 || letter_value(&first->numbers, (enum letter)l) == 1);
     if (one) {
         memcpy(form->beside_mean, form->text, sizeof form->text);
         return;

@@ -8,8 +8,9 @@
 static int compare_entries(const void *left, const void *right)
 {
     const struct tensor_entry *a = left, *b = right;
-    const int64_t keys[][2] = {{a->fact->step, b->fact->step}, {a->fact->kind, b->fact->kind}, {a->fact->param, b->fact->param},
-                               {a->fact->unit, b->fact->unit}, {a->fact->first_row, b->fact->first_row}, {a->rank, b->rank}};
+    const int64_t keys[][2] = {{a->fact->step, b->fact->step},           {a->fact->kind, b->fact->kind},
+                               {a->fact->param, b->fact->param},         {a->fact->unit, b->fact->unit},
+                               {a->fact->first_row, b->fact->first_row}, {a->rank, b->rank}};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         if (keys[i][0] != keys[i][1]) return keys[i][0] < keys[i][1] ? -1 : 1;
     }

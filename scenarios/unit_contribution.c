@@ -109,7 +109,8 @@ bool unit_contribution_is_repeated(const struct record *record, const struct uni
     int M = record->config.layout.microbatches;
     for (int i = 0; i < u->fact->ledger.count; i++) {
         const struct origin *origin = &u->fact->ledger.terms[i].origin;
-        if (origin->step == u->earlier_step) repeated = repeated || before.reduced[origin->rank * M + origin->microbatch] > 0;
+        if (origin->step == u->earlier_step)
+            repeated = repeated || before.reduced[origin->rank * M + origin->microbatch] > 0;
     }
     unit_contribution_free(&before);
     return repeated;
@@ -159,7 +160,8 @@ bool unit_contribution_is_right(const struct record *record, const struct gradie
     return true;
 }
 
-const struct site *unit_contribution_reduction(const struct record *record, const struct rank_record *rank, int step, int unit)
+const struct site *unit_contribution_reduction(const struct record *record, const struct rank_record *rank, int step,
+                                               int unit)
 {
     if (!parts_are_apart(record, unit)) return &site_fsdp_reduce_grad;
     for (int i = 0; i < rank->gradients.count; i++) {

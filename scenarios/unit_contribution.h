@@ -33,7 +33,8 @@ int unit_contribution_local_uses(const struct record *record, const struct unit_
  * use), each with the weight that its seed and the divisor due give, by ledger and by probe? */
 bool unit_contribution_is_right(const struct record *record, const struct gradient_fact *fact);
 /* Which reduction it was that went wrong for this unit: where the unit is a tied embedding in two copies, and another
- * unit's gradient on the same rank came out of its own reduction as it must, tied.grad_reduce; else fsdp.reduce_grad. */
-const struct site *unit_contribution_reduction(const struct record *record, const struct rank_record *rank, int step, int unit);
+ * unit's gradient on the same rank came out of its own as it must, tied.grad_reduce; else fsdp.reduce_grad. */
+const struct site *unit_contribution_reduction(const struct record *record, const struct rank_record *rank, int step,
+                                               int unit);
 
 #endif

@@ -28,8 +28,8 @@ static bool belongs(const struct record *record, const struct rank_record *holde
 }
 
 /* One parameter's rows; false where not all are there. */
-static bool put_together(const struct unit_values *v, const struct rank_record *of, enum tensor_kind kind, int step, int param,
-                         int lives, char *values)
+static bool put_together(const struct unit_values *v, const struct rank_record *of, enum tensor_kind kind, int step,
+                         int param, int lives, char *values)
 {
     size_t bytes = format_storage_bytes(format_traits[v->record->config.format].storage);
     const struct param *p = &v->record->params.params[param];
@@ -38,18 +38,20 @@ static bool put_together(const struct unit_values *v, const struct rank_record *
         const struct tensor_fact *fact = v->groups.entries[i].fact;
         if (fact->step != step || fact->kind != kind || fact->param != param || fact->unit != lives) break;
         if (!belongs(v->record, &v->record->rank[v->groups.entries[i].rank], of)) continue;
-        memcpy(values + (size_t)(fact->first_row * p->columns) * bytes, fact->data, (size_t)(fact->rows * p->columns) * bytes);
+        memcpy(values + (size_t)(fact->first_row * p->columns) * bytes, fact->data,
+               (size_t)(fact->rows * p->columns) * bytes);
         rows += fact->rows;
     }
     return rows == p->rows;
 }
 
-static bool sketch_unit(const struct unit_values *v, int rank, enum tensor_kind kind, int step, int unit, uint64_t *ret_digest,
-                        double ret_sum[5])
+static bool sketch_unit(const struct unit_values *v, int rank, enum tensor_kind kind, int step, int unit,
+                        uint64_t *ret_digest, double ret_sum[5])
 {
     const struct record *record = v->record;
     size_t bytes = format_storage_bytes(format_traits[record->config.format].storage);
-    bool copy = unit == 0 && record->rank[rank].stage > 0, all = v->ops != NULL; /* copy: of the tied embedding, with the head */
+    bool copy = unit == 0 && record->rank[rank].stage > 0,
+         all = v->ops != NULL; /* copy: of the tied embedding, with the head */
     *ret_digest = 0;
     memset(ret_sum, 0, 5 * sizeof ret_sum[0]);
     for (int p = 0; all && p < record->params.count; p++) {
@@ -57,7 +59,8 @@ static bool sketch_unit(const struct unit_values *v, int rank, enum tensor_kind 
         if (param->unit != unit) continue;
         size_t count = (size_t)(param->rows * param->columns);
         char *values = memory_alloc(count * bytes + 1);
-        all = put_together(v, &record->rank[rank], kind, step, p, copy ? unit_count(&record->config.model) - 1 : unit, values);
+        all = put_together(v, &record->rank[rank], kind, step, p, copy ? unit_count(&record->config.model) - 1 : unit,
+                           values);
         if (all) {
             double sketch[5] = {0};
             if (kind == TENSOR_GRADIENT) v->ops->vector_sketch(sketch, values, count);
@@ -82,7 +85,8 @@ bool unit_values_gradient(const struct unit_values *values, int rank, int step, 
 }
 
 /* Adds the sketches of what rank put into reductions of this unit in the step, each over its divisor. */
-static void add_local_sketches(const struct rank_record *rank, int step, int unit, double divisor, double sum[4], double *norms)
+static void add_local_sketches(const struct rank_record *rank, int step, int unit, double divisor, double sum[4],
+                               double *norms)
 {
     for (int i = 0; i < rank->gradients.count; i++) {
         const struct gradient_fact *fact = &rank->gradients.items[i];

@@ -218,6 +218,7 @@ char *arena_strdup(struct arena *arena, const char *text)
 
 char *arena_printf(struct arena *arena, const char *format, ...)
 {
+    ASSERT(format);
     va_list arguments, again;
     va_start(arguments, format);
     va_copy(again, arguments);

@@ -6,8 +6,19 @@
 
 /* ---- silence ---- */
 
-enum layout_bits { WITH_DDP = 1, WITH_TIED = 2, WITH_EACH = 4, WITH_SUM = 8, WITH_BIAS = 16, WITH_SGD = 32, WITH_FP64 = 64, WITH_GPIPE = 128,
-                   ONE_STAGE = 256, ONE_DATA = 512, ONE_MICROBATCH = 1024 };
+enum layout_bits {
+    WITH_DDP = 1,
+    WITH_TIED = 2,
+    WITH_EACH = 4,
+    WITH_SUM = 8,
+    WITH_BIAS = 16,
+    WITH_SGD = 32,
+    WITH_FP64 = 64,
+    WITH_GPIPE = 128,
+    ONE_STAGE = 256,
+    ONE_DATA = 512,
+    ONE_MICROBATCH = 1024
+};
 
 static struct run_config config_with(int bits)
 {
@@ -31,9 +42,20 @@ static struct run_config config_with(int bits)
     return config;
 }
 
-static const int healthy[] = {0, WITH_DDP, WITH_TIED, WITH_DDP | WITH_TIED | WITH_EACH | WITH_SUM, WITH_EACH, WITH_SUM | WITH_SGD,
-                              WITH_BIAS, WITH_FP64 | WITH_TIED, WITH_GPIPE | WITH_EACH, ONE_STAGE | WITH_TIED, ONE_STAGE | ONE_DATA,
-                              ONE_STAGE | ONE_DATA | ONE_MICROBATCH, ONE_DATA | WITH_TIED, ONE_MICROBATCH};
+static const int healthy[] = {0,
+                              WITH_DDP,
+                              WITH_TIED,
+                              WITH_DDP | WITH_TIED | WITH_EACH | WITH_SUM,
+                              WITH_EACH,
+                              WITH_SUM | WITH_SGD,
+                              WITH_BIAS,
+                              WITH_FP64 | WITH_TIED,
+                              WITH_GPIPE | WITH_EACH,
+                              ONE_STAGE | WITH_TIED,
+                              ONE_STAGE | ONE_DATA,
+                              ONE_STAGE | ONE_DATA | ONE_MICROBATCH,
+                              ONE_DATA | WITH_TIED,
+                              ONE_MICROBATCH};
 
 /* No check fires on a healthy run; oracle by the ladder where the screening limit is passed, and always again with the
  * ladder alone. */
@@ -43,7 +65,8 @@ START_TEST(silent_on_healthy_runs)
     struct small_run run = small_run_new(&config, NULL, true);
     struct result result = small_judge(&run);
     for (int i = 0; i < result.checks_count; i++) {
-        ck_assert_msg(result.checks[i].status != CHECK_FAIL, "layout %d: %s fires: %s", healthy[_i], result.checks[i].id, result.checks[i].why);
+        ck_assert_msg(result.checks[i].status != CHECK_FAIL, "layout %d: %s fires: %s", healthy[_i],
+                      result.checks[i].id, result.checks[i].why);
     }
     arena_free(result.arena);
     small_run_free(&run);
@@ -77,8 +100,8 @@ static void expect_finding(const char *id, const struct site *site, int rank, co
         found = found || (!strcmp(f->check, id) && (!site || f->site == site) && (rank < 0 || f->place.rank == rank) &&
                           (!pattern[0] || !strcmp(f->pattern, pattern)) && f->text[0]);
     }
-    ck_assert_msg(found, "%s: no finding at %s, rank %d, pattern %s; it says: %s", id, site ? site->name : "-", rank, pattern,
-                  small_check(&judged, id)->why);
+    ck_assert_msg(found, "%s: no finding at %s, rank %d, pattern %s; it says: %s", id, site ? site->name : "-", rank,
+                  pattern, small_check(&judged, id)->why);
     arena_free(judged.arena);
     small_run_free(&run);
 }

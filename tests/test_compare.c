@@ -18,8 +18,8 @@ static void end(struct comparison *comparison)
     small_run_free(&run);
 }
 
-/* Every parameter, gradient, boundary and sequence has its counterpart, in uneven shards too (12 rows over 5 ranks leave
- * the last ones short or empty), and nothing is above its screening limit. */
+/* Every parameter, gradient, boundary and sequence has its counterpart, in uneven shards too (12 rows over 5 ranks
+ * leave the last ones short or empty), and nothing is above its screening limit. */
 START_TEST(everything_has_a_counterpart)
 {
     struct run_config config = small_config();
@@ -27,7 +27,8 @@ START_TEST(everything_has_a_counterpart)
     config.layout.microbatches = 3;
     struct comparison *c = compare(config, false);
     bool empty = false;
-    for (int i = 0; i < run.parallel->rank[4].tensors.count; i++) empty = empty || run.parallel->rank[4].tensors.items[i].rows == 0;
+    for (int i = 0; i < run.parallel->rank[4].tensors.count; i++)
+        empty = empty || run.parallel->rank[4].tensors.items[i].rows == 0;
     ck_assert(empty);
     for (int step = 0; step < c->steps; step++) {
         ck_assert(c->loss[step].known && c->norm[step].known);
@@ -36,8 +37,10 @@ START_TEST(everything_has_a_counterpart)
             ck_assert_ptr_nonnull(comparison_param(c, step, p));
         }
         for (int sequence = 0; sequence < c->sequences; sequence++) {
-            for (int unit = 0; unit < c->units; unit++) ck_assert_ptr_nonnull(comparison_forward(c, step, unit, sequence));
-            for (int unit = 1; unit < c->units; unit++) ck_assert_ptr_nonnull(comparison_backward(c, step, unit, sequence));
+            for (int unit = 0; unit < c->units; unit++)
+                ck_assert_ptr_nonnull(comparison_forward(c, step, unit, sequence));
+            for (int unit = 1; unit < c->units; unit++)
+                ck_assert_ptr_nonnull(comparison_backward(c, step, unit, sequence));
         }
     }
     ck_assert(!comparison_needs_other(c));
@@ -54,7 +57,8 @@ START_TEST(first_forward_is_bit_equal)
 {
     struct comparison *c = compare(small_config(), false);
     for (int sequence = 0; sequence < c->sequences; sequence++) {
-        for (int unit = 0; unit < c->units; unit++) ck_assert_double_eq(comparison_forward(c, 0, unit, sequence)->error, 0);
+        for (int unit = 0; unit < c->units; unit++)
+            ck_assert_double_eq(comparison_forward(c, 0, unit, sequence)->error, 0);
     }
     end(c);
 }
@@ -93,7 +97,8 @@ START_TEST(a_factor_is_seen_as_one)
         const struct difference *d = comparison_gradient(c, 0, p);
         ck_assert(d->wrong);
         const char *name = c->parallel->params.params[p].info.name;
-        bool by_terms = strstr(name, ".wq.") || strstr(name, ".wk."); /* measured against the terms that cancel in them */
+        bool by_terms =
+            strstr(name, ".wq.") || strstr(name, ".wk."); /* measured against the terms that cancel in them */
         ck_assert_double_le(d->error, 0.8 + 1e-5);
         if (!by_terms) ck_assert_double_eq_tol(d->error, 0.8, 1e-5);
         ck_assert_double_eq_tol(d->ratio, 0.2, 1e-5);
@@ -145,7 +150,8 @@ START_TEST(noise_over_noise_is_not_wrong)
     for (int p = 0; p < c->params; p++) largest = fmax(largest, comparison_param(c, 1, p)->error);
     ck_assert_double_gt(largest, 0.01);
     comparison_add_other(c, run.parallel_other, run.standalone_other);
-    for (int p = 0; p < c->params; p++) ck_assert(!comparison_param(c, 1, p)->wrong && !comparison_gradient(c, 1, p)->wrong);
+    for (int p = 0; p < c->params; p++)
+        ck_assert(!comparison_param(c, 1, p)->wrong && !comparison_gradient(c, 1, p)->wrong);
     end(c);
 }
 END_TEST

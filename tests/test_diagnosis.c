@@ -34,7 +34,8 @@ static const struct case_of cases[] = {
     {"pp.loss.scale", "times", "N/(n_rank*D)", 0, DDP, SMALL_EVERYWHERE, "pp.loss", NULL, "3 4 5", "N/(n_rank*D)"},
     {"pp.loss.scale", "negate", NULL, 0, PLAIN, 5, -1, -1, -1, "pp.loss", NULL, "5", "-1"},
     {"pp.loss.scale", "set", "0", 0, PLAIN, 5, 1, 2, -1, "pp.loss", NULL, "5", "0"},
-    {"loss.report_reduce", "wrong-group", "world", 0, PLAIN, SMALL_EVERYWHERE, "loss.report", NULL, "0 1 2 3 4 5", "1/P"},
+    {"loss.report_reduce", "wrong-group", "world", 0, PLAIN, SMALL_EVERYWHERE, "loss.report", NULL, "0 1 2 3 4 5",
+     "1/P"},
     {"pp.send_grad", "stale", NULL, 0, PLAIN, SMALL_EVERYWHERE, "pp.send_grad", NULL, "0 1 2", ""},
     {"layer.backward", "perturb", NULL, 0.01, PLAIN, 2, -1, -1, 1, "layer.backward", NULL, "2", ""},
     {"layer.weight_gradient", "zero", NULL, 0, PLAIN, -1, -1, -1, 1, "layer.weight_gradient", NULL, "0 1 2", ""},
@@ -57,7 +58,8 @@ static const struct case_of cases[] = {
     {"fsdp.grad_divisor", "omit", NULL, 0, DDP, 2, -1, -1, -1, "fsdp.grad_divisor", NULL, "2", "D"},
     {"tied.grad_reduce", "skip", NULL, 0, TIED, SMALL_EVERYWHERE, "tied.grad_reduce", NULL, "0 1 2 3 4 5", ""},
     {"tied.grad_reduce", "scale", NULL, 1.5, TIED | DDP, SMALL_EVERYWHERE, "tied.grad_reduce", NULL, "0 1 2 3 4 5", ""},
-    {"clip.norm_reduce", "wrong-group", "dp_shard", 0, PLAIN, SMALL_EVERYWHERE, "clip.norm_reduce", NULL, "0 1 2 3 4 5", ""},
+    {"clip.norm_reduce", "wrong-group", "dp_shard", 0, PLAIN, SMALL_EVERYWHERE, "clip.norm_reduce", NULL, "0 1 2 3 4 5",
+     ""},
     {"clip.norm_reduce", "scale", NULL, 1.5, PLAIN, 4, -1, -1, -1, "clip.norm_reduce", NULL, "4", ""},
     {"clip.coefficient", "times", "1/D", 0, PLAIN, 4, -1, -1, -1, "clip.coefficient", NULL, "4", "1/D"},
     {"optimizer.owns", "never", NULL, 0, DDP, 4, -1, -1, -1, "optimizer", NULL, "4", ""},
@@ -77,7 +79,8 @@ static struct run_config config_of(int bits)
 static void list_of(const struct diagnosis *diagnosis, char text[128])
 {
     text[0] = '\0';
-    for (int i = 0; i < diagnosis->ranks_count; i++) snprintf(text + strlen(text), 128 - strlen(text), "%s%d", i ? " " : "", diagnosis->ranks[i]);
+    for (int i = 0; i < diagnosis->ranks_count; i++)
+        snprintf(text + strlen(text), 128 - strlen(text), "%s%d", i ? " " : "", diagnosis->ranks[i]);
 }
 
 /* Every deviation is traced to its own place, not to what follows from it. */
@@ -93,10 +96,12 @@ START_TEST(place_is_found)
     char ranks[128];
     list_of(d, ranks);
     ck_assert_msg(result.has_diagnosis, "%s:%s: no diagnosis", c->site, c->deviation);
-    ck_assert_msg(!strcmp(d->component, c->component) && !strcmp(d->site, c->due_site ? c->due_site : c->site), "%s:%s is diagnosed as %s at %s: %s",
-                  c->site, c->deviation, d->component, d->site, d->summary);
-    ck_assert_msg(!c->ranks[0] || !strcmp(ranks, c->ranks), "%s:%s: ranks %s are due, it says %s", c->site, c->deviation, c->ranks, ranks);
-    ck_assert_msg(!c->ratio[0] || !strcmp(d->ratio, c->ratio), "%s:%s: ratio %s is due, it says %s", c->site, c->deviation, c->ratio, d->ratio);
+    ck_assert_msg(!strcmp(d->component, c->component) && !strcmp(d->site, c->due_site ? c->due_site : c->site),
+                  "%s:%s is diagnosed as %s at %s: %s", c->site, c->deviation, d->component, d->site, d->summary);
+    ck_assert_msg(!c->ranks[0] || !strcmp(ranks, c->ranks), "%s:%s: ranks %s are due, it says %s", c->site,
+                  c->deviation, c->ranks, ranks);
+    ck_assert_msg(!c->ratio[0] || !strcmp(d->ratio, c->ratio), "%s:%s: ratio %s is due, it says %s", c->site,
+                  c->deviation, c->ratio, d->ratio);
     if (c->step >= 0) ck_assert_int_eq(d->place.step, c->step);
     if (c->layer >= 0) ck_assert_int_eq(d->place.layer, c->layer);
     if (c->microbatch >= 0) ck_assert_int_eq(d->place.microbatch, c->microbatch);
@@ -152,7 +157,8 @@ static struct finding *add(const char *check, const struct site *site, int rank,
 
 static bool judge(void)
 {
-    struct evidence evidence = {.config = &healthy.parallel->config, .parallel = healthy.parallel, .standalone = healthy.standalone};
+    struct evidence evidence = {
+        .config = &healthy.parallel->config, .parallel = healthy.parallel, .standalone = healthy.standalone};
     return diagnose(&evidence, &made);
 }
 
@@ -217,7 +223,7 @@ START_TEST(a_mismatch_comes_first)
 }
 END_TEST
 
-/* Nothing that names a place: a check's finding without a site is no diagnosis, unless the oracle has one to guess by. */
+/* Nothing that names a place: a finding without a site is no diagnosis, unless the oracle has one to guess by. */
 START_TEST(nothing_to_say)
 {
     make();

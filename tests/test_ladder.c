@@ -54,8 +54,18 @@ static void fill_numbers(struct ratio_sample samples[SAMPLES])
 {
     static const double n[SAMPLES] = {17, 23, 29, 14, 31, 26};
     for (int i = 0; i < SAMPLES; i++) {
-        samples[i].numbers = (struct factor_numbers){.M = 5, .D = 3, .P = 4, .C = 1, .T = 1, .E = 1, .A = 3, .N = 401, .N_all = 450,
-                                                     .N_unshifted = 422, .n = n[i], .n_rank = i < 3 ? 123 : 139};
+        samples[i].numbers = (struct factor_numbers){.M = 5,
+                                                     .D = 3,
+                                                     .P = 4,
+                                                     .C = 1,
+                                                     .T = 1,
+                                                     .E = 1,
+                                                     .A = 3,
+                                                     .N = 401,
+                                                     .N_all = 450,
+                                                     .N_unshifted = 422,
+                                                     .n = n[i],
+                                                     .n_rank = i < 3 ? 123 : 139};
     }
 }
 
@@ -71,8 +81,9 @@ static struct ratio_form classify(const char *formula, char prefer)
 /* A formula that made the numbers is read back from them. */
 START_TEST(formulas_are_read_back)
 {
-    static const char *const formulas[] = {"1/M", "M", "D", "1/D", "1/P", "M*D", "1/(M*D)", "N/N_all", "N/N_unshifted", "N/n", "N/(n*D)",
-                                           "N/(n*M*D)", "N/(n_rank*D)", "N", "1/N", "M/D"};
+    static const char *const formulas[] = {
+        "1/M",           "M",   "D",       "1/D",       "1/P",          "M*D", "1/(M*D)", "N/N_all",
+        "N/N_unshifted", "N/n", "N/(n*D)", "N/(n*M*D)", "N/(n_rank*D)", "N",   "1/N",     "M/D"};
     for (size_t i = 0; i < sizeof formulas / sizeof formulas[0]; i++) {
         struct ratio_form form = classify(formulas[i], 'M');
         ck_assert_msg(form.found && !strcmp(form.text, formulas[i]), "%s was read as '%s'", formulas[i], form.text);

@@ -24,15 +24,16 @@ static const struct call_record *call_at(const struct rank_record *rank, const c
 
 static bool alike(const struct call_record *a, const struct call_record *b)
 {
-    return a && b && !strcmp(a->op, b->op) && !strcmp(a->purpose, b->purpose) && a->count == b->count && a->layer == b->layer &&
-           a->microbatch == b->microbatch && a->step == b->step;
+    return a && b && !strcmp(a->op, b->op) && !strcmp(a->purpose, b->purpose) && a->count == b->count &&
+           a->layer == b->layer && a->microbatch == b->microbatch && a->step == b->step;
 }
 
 /* The call that the deviating rank left out; NULL where it made one too many, or another one. */
 static const struct call_record *left_out(const struct record *record, const struct mismatch *m)
 {
     const struct rank_record *rank = &record->rank[m->rank], *other = &record->rank[m->other];
-    const struct call_record *mine = call_at(rank, m->group, m->sequence), *theirs = call_at(other, m->group, m->sequence);
+    const struct call_record *mine = call_at(rank, m->group, m->sequence),
+                             *theirs = call_at(other, m->group, m->sequence);
     const struct call_record *next = call_at(other, m->group, m->sequence + 1);
     if (!theirs || alike(mine, theirs)) return NULL;
     if (!mine || alike(mine, next)) return theirs;
@@ -45,7 +46,9 @@ static const struct call_record *left_out(const struct record *record, const str
 static void find_mismatch(const struct evidence *e, struct check_output *output, const struct mismatch *m)
 {
     const struct call_record *missing = left_out(e->parallel, m);
-    const struct site *site = missing ? model_site_find(missing->purpose) : m->purpose ? model_site_find(m->purpose) : NULL;
+    const struct site *site = missing      ? model_site_find(missing->purpose)
+                              : m->purpose ? model_site_find(m->purpose)
+                                           : NULL;
     struct finding finding = finding_new(site, place_at(m->rank, m->step, m->microbatch));
     finding.place.layer = m->layer;
     if (missing) {
@@ -74,7 +77,8 @@ static void run(const struct evidence *e, struct check_output *output)
 
 const struct check check_collective_match = {
     .id = "collective-match",
-    .proves = "all members of each group make the same calls in the same order with the same operation, count, format, reduction and root",
+    .proves = "all members of each group make the same calls in the same order with the same operation, count, format, "
+              "reduction and root",
     .tier = "default",
     .run = run,
 };

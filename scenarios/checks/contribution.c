@@ -25,10 +25,11 @@
 #include "scenarios/unit_contribution.h"
 #include "scenarios/unit_values.h"
 
-static void find_at(const struct evidence *e, struct check_output *output, const struct unit_contribution *u, const struct site *site,
-                    int microbatch, const char *pattern, const char *text)
+static void find_at(const struct evidence *e, struct check_output *output, const struct unit_contribution *u,
+                    const struct site *site, int microbatch, const char *pattern, const char *text)
 {
-    struct finding finding = finding_new(site, place_at_unit(&e->parallel->config, u->rank->rank, u->step, microbatch, u->unit));
+    struct finding finding =
+        finding_new(site, place_at_unit(&e->parallel->config, u->rank->rank, u->step, microbatch, u->unit));
     char name[32];
     unit_name(&e->parallel->config.model, u->unit, name);
     finding_pattern(&finding, pattern);
@@ -78,7 +79,11 @@ static void check_sync(const struct evidence *e, struct check_output *output, co
         snprintf(text, sizeof text, due ? "does not reduce its gradient after micro-batch %d%s"
                                         : "reduces its gradient after micro-batch %d, before the last%s",
                  fact->microbatch, any || !facts_finished(e->parallel) ? "" : ", nor at any other time");
-        find_at(e, output, u, &site_fsdp_sync_now, fact->microbatch, !due ? "early" : any ? "missing-sync" : "never", text);
+        find_at(e, output, u, &site_fsdp_sync_now, fact->microbatch,
+                !due  ? "early"
+                : any ? "missing-sync"
+                      : "never",
+                text);
     }
 }
 
@@ -100,15 +105,18 @@ static void check_local(const struct evidence *e, struct check_output *output, c
         bool each = e->parallel->config.layout.sync == SYNC_EACH_MICROBATCH;
         list_microbatches(missing, M, which, sizeof which);
         snprintf(text, sizeof text, "never reduces the gradient of %s: it was emptied before", which);
-        find_at(e, output, u, each ? &site_pp_grad_flush : &site_pp_grad_clear, first_of(missing, M), "missing-microbatch", text);
+        find_at(e, output, u, each ? &site_pp_grad_flush : &site_pp_grad_clear, first_of(missing, M),
+                "missing-microbatch", text);
     }
     if (first_of(doubled, M) >= 0) {
         list_microbatches(doubled, M, which, sizeof which);
-        snprintf(text, sizeof text, "reduces the gradient of %s more than once: it was not emptied after a reduction", which);
+        snprintf(text, sizeof text, "reduces the gradient of %s more than once: it was not emptied after a reduction",
+                 which);
         find_at(e, output, u, &site_pp_grad_clear, first_of(doubled, M), "doubled-microbatch", text);
     }
     if (u->local_earlier > 0 && !u->left_behind) {
-        snprintf(text, sizeof text, "reduces gradients of step %d again: they were not emptied after their reduction", u->earlier_step);
+        snprintf(text, sizeof text, "reduces gradients of step %d again: they were not emptied after their reduction",
+                 u->earlier_step);
         find_at(e, output, u, &site_pp_grad_clear, -1, "earlier-step", text);
     }
     free(missing);
@@ -117,18 +125,22 @@ static void check_local(const struct evidence *e, struct check_output *output, c
 
 /* ---- what came out ---- */
 
-static void check_reduced_members(const struct evidence *e, struct check_output *output, const struct unit_contribution *u)
+static void check_reduced_members(const struct evidence *e, struct check_output *output,
+                                  const struct unit_contribution *u)
 {
     int D = layout_data_ranks(&e->parallel->config.layout), M = e->parallel->config.layout.microbatches;
     bool *lost = memory_zalloc((size_t)M), *flushed = memory_zalloc((size_t)M), *doubled = memory_zalloc((size_t)M);
-    bool repeated = unit_contribution_is_repeated(e->parallel, u), called = unit_contribution_was_called(e->parallel, u);
+    bool repeated = unit_contribution_is_repeated(e->parallel, u),
+         called = unit_contribution_was_called(e->parallel, u);
     const struct site *reduction = unit_contribution_reduction(e->parallel, u->rank, u->step, u->unit);
     const struct site *late = repeated || !called ? reduction : &site_pp_grad_flush;
     char which[200], text[320];
     int member = -1, doubled_members = 0, doubler = -1;
     for (int d = 0; d < D; d++) {
         bool more = false;
-        for (int m = 0; m < M; m++) more = more || u->reduced[d * M + m] > u->local[d * M + m] + (d == u->rank->data_rank ? u->unreduced[m] : 0);
+        for (int m = 0; m < M; m++)
+            more =
+                more || u->reduced[d * M + m] > u->local[d * M + m] + (d == u->rank->data_rank ? u->unreduced[m] : 0);
         doubled_members += more;
         if (more) doubler = d;
     }
@@ -137,7 +149,8 @@ static void check_reduced_members(const struct evidence *e, struct check_output 
         for (int d = 0; d < D; d++) {
             present += u->reduced[d * M + m] > 0;
             due += u->local[d * M + m] > 0;
-            doubled[m] = doubled[m] || u->reduced[d * M + m] > u->local[d * M + m] + (d == u->rank->data_rank ? u->unreduced[m] : 0);
+            doubled[m] = doubled[m] ||
+                         u->reduced[d * M + m] > u->local[d * M + m] + (d == u->rank->data_rank ? u->unreduced[m] : 0);
             if (u->local[d * M + m] > 0 && u->reduced[d * M + m] == 0 && member < 0) member = d;
         }
         flushed[m] = due > 0 && present == 0;
@@ -145,10 +158,15 @@ static void check_reduced_members(const struct evidence *e, struct check_output 
     }
     if (first_of(flushed, M) >= 0) {
         list_microbatches(flushed, M, which, sizeof which);
-        snprintf(text, sizeof text, "is updated without %s, which %s", which, !called ? "was due in a reduction that was never posted"
+        snprintf(text, sizeof text, "is updated without %s, which %s", which,
+                 !called    ? "was due in a reduction that was never posted"
                  : repeated ? "did go into a reduction: an old result took its place"
                             : "did go into a reduction: its result was not waited for");
-        find_at(e, output, u, late, first_of(flushed, M), !called ? "never-posted" : repeated ? "stale" : "missing-microbatch", text);
+        find_at(e, output, u, late, first_of(flushed, M),
+                !called    ? "never-posted"
+                : repeated ? "stale"
+                           : "missing-microbatch",
+                text);
     }
     if (first_of(lost, M) >= 0) {
         list_microbatches(lost, M, which, sizeof which);
@@ -179,8 +197,9 @@ static void check_uses(const struct evidence *e, struct check_output *output, co
     if (!u->has_reduced || u->uses_reduced[0] + u->uses_reduced[1] == 0) return;
     for (int part = 0; part < 2; part++) {
         if (u->uses_reduced[part] > 0) continue;
-        find_at(e, output, u, &site_tied_grad_reduce, -1, "one-use", part ? "is updated without what its use as the output contributes"
-                                                                        : "is updated without what its use at the input contributes");
+        find_at(e, output, u, &site_tied_grad_reduce, -1, "one-use",
+                part ? "is updated without what its use as the output contributes"
+                     : "is updated without what its use at the input contributes");
     }
 }
 
@@ -195,7 +214,8 @@ static void check_weightless(const struct evidence *e, struct check_output *outp
             const struct loss_fact *loss = last ? facts_loss(last, u->step, m) : NULL;
             if (!loss || loss->valid == 0 || loss->seed != 0) continue;
             char text[160];
-            snprintf(text, sizeof text, "is updated without micro-batch %d of data rank %d, whose loss was multiplied by 0", m, d);
+            snprintf(text, sizeof text,
+                     "is updated without micro-batch %d of data rank %d, whose loss was multiplied by 0", m, d);
             struct unit_contribution where = *u;
             where.rank = last; /* the seed is given there */
             find_at(e, output, &where, &site_pp_loss_scale, m, "0", text);
@@ -235,7 +255,8 @@ static bool rows_differ(const struct evidence *e, int rank, int step, int unit)
     return !any;
 }
 
-static void check_sum(const struct evidence *e, struct check_output *output, int rank, int step, int unit, const struct unit_values *values)
+static void check_sum(const struct evidence *e, struct check_output *output, int rank, int step, int unit,
+                      const struct unit_values *values)
 {
     const struct record *record = e->parallel;
     bool tied = unit == 0 && record->config.model.tie_embeddings && record->config.layout.pp > 1;
@@ -247,7 +268,8 @@ static void check_sum(const struct evidence *e, struct check_output *output, int
             "is updated with a gradient that is not the sum of what went into its reduction");
 }
 
-static void check_sums(const struct evidence *e, struct check_output *output, int step, int unit, const struct unit_values *values)
+static void check_sums(const struct evidence *e, struct check_output *output, int step, int unit,
+                       const struct unit_values *values)
 {
     if (!ledgers_are_right(e->parallel, step, unit)) return;
     for (int r = 0; r < e->parallel->ranks; r++) {
@@ -289,8 +311,10 @@ static void check_sequences(const struct evidence *e, struct check_output *outpu
     struct finding finding = finding_new(&site_data_sample, place_at(-1, step, -1));
     finding.expected = batch;
     finding.got = batch - missing;
-    finding_say(&finding, "step %d trains on %d different sequences of its %d: sequence %lld and %d others never enter a gradient", step,
-                batch - missing, batch, (long long)step * batch + first, missing - 1);
+    finding_say(
+        &finding,
+        "step %d trains on %d different sequences of its %d: sequence %lld and %d others never enter a gradient", step,
+        batch - missing, batch, (long long)step * batch + first, missing - 1);
     check_value(output, missing, 0);
     check_find(output, &finding);
 }
@@ -321,7 +345,8 @@ static void run(const struct evidence *e, struct check_output *output)
 
 const struct check check_contribution = {
     .id = "contribution",
-    .proves = "each parameter's reduced gradient holds every (data rank, micro-batch) of this step once, and nothing else; every "
+    .proves = "each parameter's reduced gradient holds every (data rank, micro-batch) of this step once, and nothing "
+              "else; every "
               "sequence of the step enters it once",
     .tier = "default",
     .run = run,

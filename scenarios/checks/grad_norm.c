@@ -31,7 +31,8 @@ static bool is_of_own_stage(const struct record *record, const struct rank_recor
     double sum = 0;
     for (int r = 0; r < record->ranks; r++) {
         const struct norm_fact *other = facts_norm(&record->rank[r], fact->step);
-        if (other && record->rank[r].stage == rank->stage && record->rank[r].replicate == 0) sum += other->local_squares;
+        if (other && record->rank[r].stage == rank->stage && record->rank[r].replicate == 0)
+            sum += other->local_squares;
     }
     return record->config.layout.pp > 1 && fabs(fact->norm - sqrt(sum)) <= 1e-9 * fact->norm;
 }
@@ -48,7 +49,8 @@ static void check_norm(const struct evidence *e, struct check_output *output, co
     finding.got = fact->norm;
     finding.ratio_value = fact->norm / due;
     finding_pattern(&finding, own ? "per-stage" : "other-sum");
-    finding_say(&finding, "rank %d takes %.9g as the gradient norm of step %d where the squares of all ranks' parts give %.9g%s",
+    finding_say(&finding,
+                "rank %d takes %.9g as the gradient norm of step %d where the squares of all ranks' parts give %.9g%s",
                 rank->rank, fact->norm, fact->step, due, own ? ": it counted its own pipeline stage alone" : "");
     check_find(output, &finding);
 }
@@ -70,8 +72,9 @@ static void check_coefficient(const struct evidence *e, struct check_output *out
     snprintf(finding.ratio, sizeof finding.ratio, "%s", form.text);
     finding.ratio_value = sample.value;
     finding_pattern(&finding, form.text);
-    finding_say(&finding, "rank %d multiplies its gradients by %.9g in step %d where a norm of %.9g and grad_clip %g give %.9g", rank->rank,
-                fact->coefficient, fact->step, fact->norm, clip, due);
+    finding_say(&finding,
+                "rank %d multiplies its gradients by %.9g in step %d where a norm of %.9g and grad_clip %g give %.9g",
+                rank->rank, fact->coefficient, fact->step, fact->norm, clip, due);
     check_find(output, &finding);
 }
 
@@ -86,8 +89,8 @@ static void check_equal(const struct evidence *e, struct check_output *output, c
     finding.expected = first->norm;
     finding.got = fact->norm;
     finding_pattern(&finding, "copies-differ");
-    finding_say(&finding, "ranks 0 and %d clip step %d with norms that differ in their last bits (%.17g, %.17g)", rank->rank, fact->step,
-                first->norm, fact->norm);
+    finding_say(&finding, "ranks 0 and %d clip step %d with norms that differ in their last bits (%.17g, %.17g)",
+                rank->rank, fact->step, first->norm, fact->norm);
     check_value(output, fabs(first->norm - fact->norm), 0);
     check_find(output, &finding);
 }
@@ -104,7 +107,8 @@ static void check_reference(const struct evidence *e, struct check_output *outpu
     finding.got = s->norm_parallel;
     snprintf(finding.ratio, sizeof finding.ratio, "%s", form.text);
     finding.ratio_value = sample.value;
-    finding_say(&finding, "the gradient norm of step %d is %.9g, standalone %.9g", step, s->norm_parallel, s->norm_standalone);
+    finding_say(&finding, "the gradient norm of step %d is %.9g, standalone %.9g", step, s->norm_parallel,
+                s->norm_standalone);
     check_value(output, c->norm[step].error, c->norm[step].limit);
     check_find(output, &finding);
 }
@@ -128,7 +132,8 @@ static void run(const struct evidence *e, struct check_output *output)
 
 const struct check check_grad_norm = {
     .id = "grad-norm",
-    .proves = "the gradient norm counts each element once, equals the standalone norm, and all ranks clip with one coefficient",
+    .proves = "the gradient norm counts each element once, equals the standalone norm, and all ranks clip with one "
+              "coefficient",
     .tier = "default",
     .run = run,
 };

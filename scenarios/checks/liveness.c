@@ -1,10 +1,11 @@
 /* liveness: the run goes on to its end, and leaves nothing behind.
  *
- * At quiescence (no rank can go on; no clock, no time-out) every blocked rank waits for one peer. Following these
- * edges gives the cycles. The site is the purpose of the operations in them: first one that waits for a rank with which
- * its purpose never exchanges (another stage in an all-gather); then point-to-point before collectives (a
- * collective waits for a member that is stuck elsewhere), then the first in the order of a step (dataflow, the
- * printed loss last); where there is no cycle, of all blocked ones. After a run that ended: messages nobody received, transfers nobody waited for. */
+ * At quiescence (no rank can go on; no clock, no time-out) every blocked rank waits for one peer. Following these edges
+ * gives the cycles. The site is the purpose of the operations in them: first one that waits for a rank with which its
+ * purpose never exchanges (another stage in an all-gather); then point-to-point before collectives (a collective waits
+ * for a member that is stuck elsewhere), then the first in the order of a step (dataflow, the printed loss last); where
+ * there is no cycle, of all blocked ones. After a run that ended: messages nobody received, transfers nobody waited
+ * for. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +54,8 @@ static bool before(const struct site *a, const struct site *b)
 {
     bool a_direct = a->facets & FACET_POINT_TO_POINT, b_direct = b->facets & FACET_POINT_TO_POINT;
     if (a_direct != b_direct) return a_direct;
-    if (!a_direct && (a == &site_loss_report_reduce || b == &site_loss_report_reduce)) return b == &site_loss_report_reduce && a != b;
+    if (!a_direct && (a == &site_loss_report_reduce || b == &site_loss_report_reduce))
+        return b == &site_loss_report_reduce && a != b;
     return model_site_order(a) < model_site_order(b);
 }
 
@@ -61,12 +63,16 @@ static const struct site *site_of(const struct record *record, const struct dead
 {
     const struct site *first = NULL;
     for (int i = 0; i < deadlock->blocked_count; i++) {
-        const struct site *site = marked[deadlock->blocked[i].rank] ? model_site_find(deadlock->blocked[i].purpose) : NULL;
-        if (site && !peer_is_due(record, &deadlock->blocked[i]) && (!first || model_site_order(site) < model_site_order(first))) first = site;
+        const struct site *site =
+            marked[deadlock->blocked[i].rank] ? model_site_find(deadlock->blocked[i].purpose) : NULL;
+        if (site && !peer_is_due(record, &deadlock->blocked[i]) &&
+            (!first || model_site_order(site) < model_site_order(first)))
+            first = site;
     }
     if (first) return first;
     for (int i = 0; i < deadlock->blocked_count; i++) {
-        const struct site *site = marked[deadlock->blocked[i].rank] ? model_site_find(deadlock->blocked[i].purpose) : NULL;
+        const struct site *site =
+            marked[deadlock->blocked[i].rank] ? model_site_find(deadlock->blocked[i].purpose) : NULL;
         if (site && (!first || before(site, first))) first = site;
     }
     return first;
@@ -74,13 +80,15 @@ static const struct site *site_of(const struct record *record, const struct dead
 
 static void say_side(const struct blocked *b, char *text, size_t size)
 {
-    snprintf(text, size, "rank %d %s rank %d (%s, %s; %s)", b->rank, b->is_send ? "sends to" : "waits for what is to come from", b->peer,
-             b->op, b->purpose, b->where ? b->where : "");
+    snprintf(text, size, "rank %d %s rank %d (%s, %s; %s)", b->rank,
+             b->is_send ? "sends to" : "waits for what is to come from", b->peer, b->op, b->purpose,
+             b->where ? b->where : "");
 }
 
 /* Two ranks that wait for each other: say both sides, and what to swap. Neighbouring stages that exchange agree that
  * the even one sends first. */
-static void say_pair(const struct record *record, struct finding *finding, const struct blocked *a, const struct blocked *b)
+static void say_pair(const struct record *record, struct finding *finding, const struct blocked *a,
+                     const struct blocked *b)
 {
     char one[160], two[160];
     say_side(a, one, sizeof one);
@@ -90,8 +98,8 @@ static void say_pair(const struct record *record, struct finding *finding, const
     if (a->is_send == b->is_send && record->rank[a->rank].stage != record->rank[b->rank].stage) {
         bool a_is_even = record->rank[a->rank].stage % 2 == 0;
         int deviates = a->is_send == a_is_even ? b->rank : a->rank;
-        snprintf(which, sizeof which, "; swap the %s on rank %d", a->is_send ? "send with the receive behind it" : "receive with the send behind it",
-                 deviates);
+        snprintf(which, sizeof which, "; swap the %s on rank %d",
+                 a->is_send ? "send with the receive behind it" : "receive with the send behind it", deviates);
         swap = which;
     }
     finding_say(finding, "%s, %s%s", one, two, swap);
@@ -135,8 +143,8 @@ static void find_left(const struct evidence *e, struct check_output *output)
             if (strstr(record->unreceived_text, model_site(i)->name)) finding.site = model_site(i);
         }
         finding_pattern(&finding, "unreceived");
-        finding_say(&finding, "%d message%s never received: %.200s", record->unreceived, record->unreceived == 1 ? " was" : "s were",
-                    record->unreceived_text);
+        finding_say(&finding, "%d message%s never received: %.200s", record->unreceived,
+                    record->unreceived == 1 ? " was" : "s were", record->unreceived_text);
         check_find(output, &finding);
     }
     for (int r = 0; r < record->ranks; r++) {
@@ -160,7 +168,8 @@ static void run(const struct evidence *e, struct check_output *output)
 
 const struct check check_liveness = {
     .id = "liveness",
-    .proves = "no rank waits for what never comes: no deadlock, no message that nobody receives, no transfer that nobody waits for",
+    .proves = "no rank waits for what never comes: no deadlock, no message that nobody receives, no transfer that "
+              "nobody waits for",
     .tier = "default",
     .run = run,
 };

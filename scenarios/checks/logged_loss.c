@@ -42,12 +42,14 @@ static double error_of(double got, double due)
     return got == due ? 0 : fabs(got - due) / fmax(fabs(due), 1e-300);
 }
 
-static void find_report(const struct evidence *e, struct check_output *output, int rank, int step, double logged, const struct due *due)
+static void find_report(const struct evidence *e, struct check_output *output, int rank, int step, double logged,
+                        const struct due *due)
 {
     const struct record *record = e->parallel;
     bool follows = error_of(logged, due->from_denominators) <= limit;
     struct finding finding = finding_new(follows ? NULL : &site_loss_report_reduce, place_at(rank, step, -1));
-    struct ratio_sample sample = {facts_numbers(record, record->rank[rank].data_rank, step, -1), logged / due->token_mean};
+    struct ratio_sample sample = {facts_numbers(record, record->rank[rank].data_rank, step, -1),
+                                  logged / due->token_mean};
     struct ratio_form form = ratio_classify(&sample, 1, 'P', 3, 1e-9);
     finding.expected = due->token_mean;
     finding.got = logged;
@@ -55,15 +57,17 @@ static void find_report(const struct evidence *e, struct check_output *output, i
     finding.ratio_value = sample.value;
     finding_pattern(&finding, form.text);
     if (error_of(logged, due->token_mean) > limit) {
-        finding_say(&finding, "rank %d reports a loss of %.9g in step %d where the mean over all valid tokens is %.9g%s%s", rank, logged, step,
-                    due->token_mean, form.found ? ": " : "", form.found ? form.text : "");
+        finding_say(&finding,
+                    "rank %d reports a loss of %.9g in step %d where the mean over all valid tokens is %.9g%s%s", rank,
+                    logged, step, due->token_mean, form.found ? ": " : "", form.found ? form.text : "");
         if (form.found) {
             size_t used = strlen(finding.text);
             snprintf(finding.text + used, sizeof finding.text - used, " of it");
         }
     } else {
-        finding_say(&finding, "rank %d reports a loss of %.9g in step %d, but what backward was called on adds up to %.9g", rank, logged, step,
-                    due->optimized);
+        finding_say(&finding,
+                    "rank %d reports a loss of %.9g in step %d, but what backward was called on adds up to %.9g", rank,
+                    logged, step, due->optimized);
     }
     check_find(output, &finding);
 }
@@ -85,7 +89,8 @@ static void run(const struct evidence *e, struct check_output *output)
 
 const struct check check_logged_loss = {
     .id = "logged-loss",
-    .proves = "the loss that is reported is the mean over all valid tokens of the step, on every rank, and is the loss that is optimized",
+    .proves = "the loss that is reported is the mean over all valid tokens of the step, on every rank, and is the loss "
+              "that is optimized",
     .tier = "default",
     .run = run,
 };

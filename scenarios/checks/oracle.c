@@ -4,7 +4,8 @@
  * reduction, the norm, every parameter after the update, activations and their gradients at the boundaries of
  * units. A difference gets a site where its own inputs agree:
  *   layer.forward          a unit's output, where its input, its parameters and their versions agree
- *   layer.backward         a unit's input gradient, per weight of its tokens, where output gradient, input and parameters agree
+ *   layer.backward         a unit's input gradient, per weight of its tokens, where output gradient, input and
+ *                          parameters agree
  *   layer.weight_gradient  a parameter's gradient, where both of these agree for all sequences, every weight is
  *                          due and the reduction gave the sum of what went in
  *   clip.norm_reduce       the norm, where all gradients agree
@@ -21,7 +22,8 @@
 
 static double ladder_error(const struct comparison *c, const struct difference *d)
 {
-    return c->has_other && c->parallel->config.format != FORMAT_FP64 && !isnan(d->error_other) ? d->error_other : d->error;
+    return c->has_other && c->parallel->config.format != FORMAT_FP64 && !isnan(d->error_other) ? d->error_other
+                                                                                               : d->error;
 }
 
 static bool judge(const struct comparison *c, struct check_output *output, const struct difference *d)
@@ -57,13 +59,17 @@ static void find_forward(const struct evidence *e, struct check_output *output, 
             caused = true;
             int per = layout_sequences_per_microbatch(&e->parallel->config);
             int microbatch = sequence / per % e->parallel->config.layout.microbatches;
-            struct finding finding = finding_new(&site_layer_forward, place_at_unit(&e->parallel->config, d->rank, step, microbatch, unit));
+            struct finding finding =
+                finding_new(&site_layer_forward, place_at_unit(&e->parallel->config, d->rank, step, microbatch, unit));
             char name[32];
             unit_name(&e->parallel->config.model, unit, name);
             set_ratio(e, &finding, d, step);
             finding_pattern(&finding, "altered");
-            finding_say(&finding, "in step %d on rank %d the output of %s for sequence %d differs from standalone by %.3g though its input and "
-                        "parameters agree", step, d->rank, name, sequence, d->error);
+            finding_say(&finding,
+                        "in step %d on rank %d the output of %s for sequence %d differs from standalone by %.3g though "
+                        "its input and "
+                        "parameters agree",
+                        step, d->rank, name, sequence, d->error);
             check_find(output, &finding);
         }
     }
@@ -82,20 +88,25 @@ static void find_backward(const struct evidence *e, struct check_output *output,
             if (!judge(c, output, d) || !oracle_backward_inputs_agree(c, step, unit, sequence)) continue;
             int per = layout_sequences_per_microbatch(&e->parallel->config);
             int microbatch = sequence / per % e->parallel->config.layout.microbatches;
-            struct finding finding = finding_new(&site_layer_backward, place_at_unit(&e->parallel->config, d->rank, step, microbatch, unit));
+            struct finding finding =
+                finding_new(&site_layer_backward, place_at_unit(&e->parallel->config, d->rank, step, microbatch, unit));
             char name[32];
             unit_name(&e->parallel->config.model, unit, name);
             set_ratio(e, &finding, d, step);
             finding_pattern(&finding, "altered");
-            finding_say(&finding, "in step %d on rank %d the input gradient of %s for sequence %d differs from standalone by %.3g though its "
-                        "output gradient, input and parameters agree", step, d->rank, name, sequence, d->error);
+            finding_say(&finding,
+                        "in step %d on rank %d the input gradient of %s for sequence %d differs from standalone by "
+                        "%.3g though its "
+                        "output gradient, input and parameters agree",
+                        step, d->rank, name, sequence, d->error);
             check_find(output, &finding);
         }
     }
 }
 
 /* Whose rows differ; of a weight gradient, since it went wrong before it was reduced: all data ranks of the stage. */
-static bool is_concerned(const struct evidence *e, const struct site *site, const struct difference *d, int rank, int unit)
+static bool is_concerned(const struct evidence *e, const struct site *site, const struct difference *d, int rank,
+                         int unit)
 {
     const struct rank_record *r = &e->parallel->rank[rank];
     if (site == &site_layer_weight_gradient) return unit >= r->first_unit && unit < r->first_unit + r->units;
@@ -105,8 +116,8 @@ static bool is_concerned(const struct evidence *e, const struct site *site, cons
     return d->ranks_count == 0 && d->rank == rank;
 }
 
-static void find_tensor(const struct evidence *e, struct check_output *output, const struct site *site, int step, int param,
-                        const struct difference *d, const char *text)
+static void find_tensor(const struct evidence *e, struct check_output *output, const struct site *site, int step,
+                        int param, const struct difference *d, const char *text)
 {
     const struct param *p = &e->parallel->params.params[param];
     for (int rank = 0; rank < e->parallel->ranks; rank++) {
@@ -128,12 +139,14 @@ static void find_consequence(const struct evidence *e, struct check_output *outp
     struct finding finding = finding_new(NULL, place_at(-1, step, -1));
     finding.place.param = e->parallel->params.params[param].info.name;
     set_ratio(e, &finding, d, step);
-    finding_say(&finding, "%d of %d %s of step %d differ from standalone, %s most (%.3g)%s%s", count, e->comparison->params, what, step,
-                finding.place.param, d->error, finding.ratio[0] ? ", ratio " : "", finding.ratio);
+    finding_say(&finding, "%d of %d %s of step %d differ from standalone, %s most (%.3g)%s%s", count,
+                e->comparison->params, what, step, finding.place.param, d->error, finding.ratio[0] ? ", ratio " : "",
+                finding.ratio);
     check_find(output, &finding);
 }
 
-static void find_gradients(const struct evidence *e, struct check_output *output, const struct unit_values *values, int step)
+static void find_gradients(const struct evidence *e, struct check_output *output, const struct unit_values *values,
+                           int step)
 {
     const struct comparison *c = e->comparison;
     int count = 0, worst = -1;
@@ -141,14 +154,16 @@ static void find_gradients(const struct evidence *e, struct check_output *output
         const struct difference *d = comparison_gradient(c, step, p);
         if (!judge(c, output, d)) continue;
         if (oracle_gradient_inputs_agree(c, values, step, p)) {
-            find_tensor(e, output, &site_layer_weight_gradient, step, p, d, "in step %d the gradient of %s, to which rank %d contributes, differs from standalone by "
+            find_tensor(e, output, &site_layer_weight_gradient, step, p, d,
+                        "in step %d the gradient of %s, to which rank %d contributes, differs from standalone by "
                         "%.3g though activations, their gradients and every weight agree");
             continue;
         }
         count++;
         if (worst < 0 || !(d->error <= comparison_gradient(c, step, worst)->error)) worst = p;
     }
-    find_consequence(e, output, step, count, worst, worst < 0 ? NULL : comparison_gradient(c, step, worst), "gradients");
+    find_consequence(e, output, step, count, worst, worst < 0 ? NULL : comparison_gradient(c, step, worst),
+                     "gradients");
 }
 
 static void find_params(const struct evidence *e, struct check_output *output, int step)
@@ -159,9 +174,11 @@ static void find_params(const struct evidence *e, struct check_output *output, i
         const struct difference *d = comparison_param(c, step, p), *before = comparison_param(c, step - 1, p);
         const struct difference *gradient = comparison_gradient(c, step, p);
         if (!judge(c, output, d)) continue;
-        bool inputs_agree = step >= 0 && gradient && !gradient->wrong && before && !before->wrong && !c->norm[step].wrong;
+        bool inputs_agree =
+            step >= 0 && gradient && !gradient->wrong && before && !before->wrong && !c->norm[step].wrong;
         if (inputs_agree) {
-            find_tensor(e, output, &site_optimizer_update, step, p, d, "after step %d the value of %s, rows of rank %d, differs from standalone by "
+            find_tensor(e, output, &site_optimizer_update, step, p, d,
+                        "after step %d the value of %s, rows of rank %d, differs from standalone by "
                         "%.3g though its gradient and its value before agree");
             continue;
         }
@@ -187,8 +204,8 @@ static void find_scalar(const struct evidence *e, struct check_output *output, c
     set_ratio(e, &finding, d, step);
     finding.expected = standalone;
     finding.got = parallel;
-    finding_say(&finding, "the %s of step %d is %.9g, standalone %.9g%s%s", what, step, parallel, standalone, finding.ratio[0] ? ": " : "",
-                finding.ratio);
+    finding_say(&finding, "the %s of step %d is %.9g, standalone %.9g%s%s", what, step, parallel, standalone,
+                finding.ratio[0] ? ": " : "", finding.ratio);
     check_find(output, &finding);
 }
 
@@ -210,8 +227,8 @@ static void run(const struct evidence *e, struct check_output *output)
         find_backward(e, output, step);
         find_gradients(e, output, &values, step);
         if (c->norm[step].known && judge(c, output, &c->norm[step])) {
-            find_scalar(e, output, gradients_agree(c, step) ? &site_clip_norm_reduce : NULL, step, &c->norm[step], "gradient norm",
-                        s->norm_parallel, s->norm_standalone);
+            find_scalar(e, output, gradients_agree(c, step) ? &site_clip_norm_reduce : NULL, step, &c->norm[step],
+                        "gradient norm", s->norm_parallel, s->norm_standalone);
         }
         find_params(e, output, step);
     }
@@ -220,7 +237,8 @@ static void run(const struct evidence *e, struct check_output *output)
 
 const struct check check_oracle = {
     .id = "oracle",
-    .proves = "the parallel run computes what one rank computes: losses, every gradient after reduction, the gradient norm, every parameter "
+    .proves = "the parallel run computes what one rank computes: losses, every gradient after reduction, the gradient "
+              "norm, every parameter "
               "after the update, activations and their gradients between layers",
     .tier = "default",
     .run = run,

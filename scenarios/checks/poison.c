@@ -27,7 +27,8 @@ static bool is_zero(const struct sketch_fact *fact)
 }
 
 /* What arrived beside the sender's other sequences: is it another micro-batch's? -1: no. */
-static int foreign_sequence(const struct sketch_table *table, const struct sketch_fact *arrived, int unit, enum sketch_kind kind)
+static int foreign_sequence(const struct sketch_table *table, const struct sketch_fact *arrived, int unit,
+                            enum sketch_kind kind)
 {
     for (int sequence = 0; sequence < table->sequences; sequence++) {
         struct sketch_entry sent = sketch_table_at(table, arrived->step, sequence, unit, kind);
@@ -46,23 +47,29 @@ static void check_boundary(const struct evidence *e, struct check_output *output
     check_value(output, !good, 0);
     if (good) return;
     struct finding finding = finding_new(forward ? &site_pp_send_activation : &site_pp_send_grad,
-        place_at_unit(&e->parallel->config, arrived.rank, arrived.fact->step, arrived.fact->microbatch, arrived.fact->unit));
+                                         place_at_unit(&e->parallel->config, arrived.rank, arrived.fact->step,
+                                                       arrived.fact->microbatch, arrived.fact->unit));
     int foreign = foreign_sequence(table, arrived.fact, from, kind);
     char was[96], name[32];
     if (!arrived.fact->finite) snprintf(was, sizeof was, "memory that nothing had arrived in");
     else if (is_zero(arrived.fact)) snprintf(was, sizeof was, "zeros");
     else if (foreign >= 0) snprintf(was, sizeof was, "what was sent for sequence %d of the step", foreign);
     else snprintf(was, sizeof was, "other numbers than were sent");
-    finding_pattern(&finding, !arrived.fact->finite ? "not-arrived" : is_zero(arrived.fact) ? "zeros" : foreign >= 0 ? "other-microbatch" : "altered");
+    finding_pattern(&finding, !arrived.fact->finite   ? "not-arrived"
+                              : is_zero(arrived.fact) ? "zeros"
+                              : foreign >= 0          ? "other-microbatch"
+                                                      : "altered");
     unit_name(&e->parallel->config.model, arrived.fact->unit, name);
-    finding_say(&finding, "in step %d, micro-batch %d, %s on rank %d gets %s as its %s of sequence %d", arrived.fact->step,
-                arrived.fact->microbatch, name, arrived.rank, was, forward ? "input" : "output gradient", arrived.fact->sequence);
+    finding_say(&finding, "in step %d, micro-batch %d, %s on rank %d gets %s as its %s of sequence %d",
+                arrived.fact->step, arrived.fact->microbatch, name, arrived.rank, was,
+                forward ? "input" : "output gradient", arrived.fact->sequence);
     finding.expected = sent.fact ? sqrt(sent.fact->value[4]) : NAN;
     finding.got = sqrt(arrived.fact->value[4]);
     check_find(output, &finding);
 }
 
-static void check_boundaries(const struct evidence *e, struct check_output *output, const struct sketch_table *table, int step)
+static void check_boundaries(const struct evidence *e, struct check_output *output, const struct sketch_table *table,
+                             int step)
 {
     for (int unit = 0; unit < table->units; unit++) {
         for (int sequence = 0; sequence < table->sequences; sequence++) {
@@ -74,21 +81,22 @@ static void check_boundaries(const struct evidence *e, struct check_output *outp
     }
 }
 
-static void find_not_finite(const struct evidence *e, struct check_output *output, const struct site *site, struct place place,
-                            const char *what)
+static void find_not_finite(const struct evidence *e, struct check_output *output, const struct site *site,
+                            struct place place, const char *what)
 {
     struct finding finding = finding_new(site, place);
     char name[32];
     unit_name(&e->parallel->config.model, place.unit, name);
     finding_pattern(&finding, "not-finite");
-    finding_say(&finding, "%s of %s on rank %d is not finite in step %d, micro-batch %d, though its input is", what, name, place.rank,
-                place.step, place.microbatch);
+    finding_say(&finding, "%s of %s on rank %d is not finite in step %d, micro-batch %d, though its input is", what,
+                name, place.rank, place.step, place.microbatch);
     check_value(output, 1, 0);
     check_find(output, &finding);
 }
 
 /* Units whose output is not finite although what they got is; forward, then backward. */
-static void check_units(const struct evidence *e, struct check_output *output, const struct sketch_table *table, int step)
+static void check_units(const struct evidence *e, struct check_output *output, const struct sketch_table *table,
+                        int step)
 {
     for (int unit = 0; unit < table->units; unit++) {
         for (int sequence = 0; sequence < table->sequences; sequence++) {
@@ -132,7 +140,8 @@ static void check_rank(const struct evidence *e, struct check_output *output, co
         if (fact->step != step || fact->finite) continue;
         char name[32];
         unit_name(&e->parallel->config.model, fact->unit, name);
-        struct finding finding = finding_new(NULL, place_at_unit(&e->parallel->config, rank->rank, step, -1, fact->unit));
+        struct finding finding =
+            finding_new(NULL, place_at_unit(&e->parallel->config, rank->rank, step, -1, fact->unit));
         finding_say(&finding, "the reduced gradient of %s on rank %d is not finite in step %d", name, rank->rank, step);
         check_value(output, 1, 0);
         check_find(output, &finding);
@@ -154,7 +163,8 @@ static void run(const struct evidence *e, struct check_output *output)
 
 const struct check check_poison = {
     .id = "poison",
-    .proves = "nothing reads padding, freed, not yet arrived or foreign memory: all numbers are finite, and what a stage computes "
+    .proves = "nothing reads padding, freed, not yet arrived or foreign memory: all numbers are finite, and what a "
+              "stage computes "
               "with is what the stage before sent, to the bit",
     .tier = "default",
     .run = run,

@@ -19,7 +19,8 @@ static bool same(const struct tensor_fact *a, const struct tensor_fact *b)
     return a->digest[0] == b->digest[0] && a->digest[1] == b->digest[1];
 }
 
-static const struct tensor_fact *fact_of(const struct record *record, int rank, enum tensor_kind kind, int step, const struct tensor_fact *like)
+static const struct tensor_fact *fact_of(const struct record *record, int rank, enum tensor_kind kind, int step,
+                                         const struct tensor_fact *like)
 {
     for (int i = 0; i < record->rank[rank].tensors.count; i++) {
         const struct tensor_fact *fact = &record->rank[rank].tensors.items[i];
@@ -37,7 +38,8 @@ static bool inputs_agree(const struct record *record, const struct tensor_entry 
     const struct tensor_fact *gradient_b = fact_of(record, b->rank, TENSOR_GRADIENT, step, b->fact);
     const struct tensor_fact *before_a = fact_of(record, a->rank, TENSOR_PARAM, step - 1, a->fact);
     const struct tensor_fact *before_b = fact_of(record, b->rank, TENSOR_PARAM, step - 1, b->fact);
-    return (!gradient_a || !gradient_b || same(gradient_a, gradient_b)) && (!before_a || !before_b || same(before_a, before_b));
+    return (!gradient_a || !gradient_b || same(gradient_a, gradient_b)) &&
+           (!before_a || !before_b || same(before_a, before_b));
 }
 
 /* The reduced gradient's ledger and probes are as due on this rank. */
@@ -62,7 +64,8 @@ static bool same_coefficient(const struct record *record, const struct tensor_en
 }
 
 /* NULL: something before is wrong, and its own check says where. */
-static const struct site *site_of(const struct record *record, const struct tensor_entry *a, const struct tensor_entry *b)
+static const struct site *site_of(const struct record *record, const struct tensor_entry *a,
+                                  const struct tensor_entry *b)
 {
     bool tied = a->fact->unit != b->fact->unit;
     if (a->fact->kind == TENSOR_GRADIENT) {
@@ -82,17 +85,18 @@ static void find_copy(const struct evidence *e, struct check_output *output, con
         place_at_unit(&record->config, entry->rank, entry->fact->step, -1, entry->fact->unit));
     finding.place.param = record->params.params[entry->fact->param].info.name;
     finding_pattern(&finding, tied ? "one-use" : "copies-differ");
-    finding_say(&finding, "after step %d the %s of %s rows %lld to %lld on rank %d is not what rank %d has%s", entry->fact->step,
-                entry->fact->kind == TENSOR_GRADIENT ? "gradient" : "value", finding.place.param, (long long)entry->fact->first_row,
-                (long long)(entry->fact->first_row + entry->fact->rows - 1), entry->rank, other->rank,
-                tied ? ", where the other use of the tied embedding is" : "");
+    finding_say(&finding, "after step %d the %s of %s rows %lld to %lld on rank %d is not what rank %d has%s",
+                entry->fact->step, entry->fact->kind == TENSOR_GRADIENT ? "gradient" : "value", finding.place.param,
+                (long long)entry->fact->first_row, (long long)(entry->fact->first_row + entry->fact->rows - 1),
+                entry->rank, other->rank, tied ? ", where the other use of the tied embedding is" : "");
     check_value(output, 1, 0);
     check_find(output, &finding);
 }
 
 /* Entries first .. first+count-1 hold the same rows at the same place. Who is not of the majority is named; where
  * there is none, all are. */
-static void check_copies(const struct evidence *e, struct check_output *output, const struct tensor_entry *first, int count)
+static void check_copies(const struct evidence *e, struct check_output *output, const struct tensor_entry *first,
+                         int count)
 {
     const struct tensor_entry *common = first;
     int most = 0;
@@ -118,13 +122,14 @@ static void check_copies(const struct evidence *e, struct check_output *output, 
 
 static bool same_rows(const struct tensor_fact *a, const struct tensor_fact *b)
 {
-    return a->step == b->step && a->kind == b->kind && a->param == b->param && a->unit == b->unit && a->first_row == b->first_row &&
-           a->rows == b->rows;
+    return a->step == b->step && a->kind == b->kind && a->param == b->param && a->unit == b->unit &&
+           a->first_row == b->first_row && a->rows == b->rows;
 }
 
 /* Entries first .. end-1, the tied copy of a parameter, against the same rows where the parameter has its place
  * (earlier in the order). Returns whether there are any. */
-static bool check_tied(const struct evidence *e, struct check_output *output, const struct tensor_entry *entries, int first, int end)
+static bool check_tied(const struct evidence *e, struct check_output *output, const struct tensor_entry *entries,
+                       int first, int end)
 {
     const struct tensor_entry *here = &entries[first];
     if (here->fact->unit == e->parallel->params.params[here->fact->param].unit) return false;
@@ -132,7 +137,9 @@ static bool check_tied(const struct evidence *e, struct check_output *output, co
     for (int k = first - 1; k >= 0; k--) {
         struct tensor_fact like = *here->fact;
         like.unit = entries[k].fact->unit;
-        if (like.step != entries[k].fact->step || like.kind != entries[k].fact->kind || like.param != entries[k].fact->param) break;
+        if (like.step != entries[k].fact->step || like.kind != entries[k].fact->kind ||
+            like.param != entries[k].fact->param)
+            break;
         if (like.unit == here->fact->unit || !same_rows(entries[k].fact, &like)) continue;
         from = k;
         if (to < 0) to = k;
@@ -167,7 +174,8 @@ static void run(const struct evidence *e, struct check_output *output)
 
 const struct check check_replica_equality = {
     .id = "replica-equality",
-    .proves = "what several ranks hold copies of is bit-equal on all of them after every step: gradients and parameters over data ranks, "
+    .proves = "what several ranks hold copies of is bit-equal on all of them after every step: gradients and "
+              "parameters over data ranks, "
               "the two copies of a tied embedding",
     .tier = "default",
     .run = run,

@@ -10,12 +10,14 @@
 #include <string.h>
 
 /* What the drawn rows have in common. */
-static const char *pattern_of(const struct record *record, const struct rank_record *rank, const struct sample_fact *fact)
+static const char *pattern_of(const struct record *record, const struct rank_record *rank,
+                              const struct sample_fact *fact)
 {
     const struct rank_record *first = facts_rank(record, rank->stage, 0);
     const struct sample_fact *of_first = first ? facts_sample(first, fact->step, fact->microbatch) : NULL;
     if (rank->data_rank != 0 && of_first && of_first->count == fact->count &&
-        !memcmp(of_first->sequences, fact->sequences, (size_t)fact->count * sizeof *fact->sequences)) return "same-samples";
+        !memcmp(of_first->sequences, fact->sequences, (size_t)fact->count * sizeof *fact->sequences))
+        return "same-samples";
     return "wrong-samples";
 }
 
@@ -31,9 +33,11 @@ static void check_rows(const struct evidence *e, struct check_output *output, co
         finding.got = (double)fact->sequences[i];
         const char *pattern = pattern_of(e->parallel, rank, fact);
         finding_pattern(&finding, pattern);
-        finding_say(&finding, "rank %d (data rank %d) reads sequence %lld as row %d of micro-batch %d in step %d where sequence %lld is due%s",
-                    rank->rank, rank->data_rank, (long long)fact->sequences[i], i, fact->microbatch, fact->step, (long long)due,
-                    strcmp(pattern, "same-samples") ? "" : ": the rows of data rank 0");
+        finding_say(&finding,
+                    "rank %d (data rank %d) reads sequence %lld as row %d of micro-batch %d in step %d where sequence "
+                    "%lld is due%s",
+                    rank->rank, rank->data_rank, (long long)fact->sequences[i], i, fact->microbatch, fact->step,
+                    (long long)due, strcmp(pattern, "same-samples") ? "" : ": the rows of data rank 0");
         check_find(output, &finding);
         return;
     }
@@ -47,14 +51,17 @@ static void check_ends(const struct evidence *e, struct check_output *output, co
     if (rank->stage == 0 || !facts_is_last_stage(record, rank)) return;
     const struct rank_record *first = facts_rank(record, 0, rank->data_rank);
     const struct sample_fact *other = first ? facts_sample(first, fact->step, fact->microbatch) : NULL;
-    if (!other || !facts_sample_is_due(record, fact->step, rank->data_rank, fact->microbatch)) return; /* told by the rows */
+    if (!other || !facts_sample_is_due(record, fact->step, rank->data_rank, fact->microbatch))
+        return; /* told by the rows */
     bool same = other->token_hash == fact->token_hash && other->target_hash == fact->target_hash;
     check_value(output, !same, 0);
     if (same) return;
     struct finding finding = finding_new(&site_data_sample, place_at(rank->rank, fact->step, fact->microbatch));
     finding_pattern(&finding, "stages-differ");
-    finding_say(&finding, "rank %d on the last stage and rank %d on the first read different %s for micro-batch %d in step %d",
-                rank->rank, first->rank, other->token_hash != fact->token_hash ? "tokens" : "targets", fact->microbatch, fact->step);
+    finding_say(&finding,
+                "rank %d on the last stage and rank %d on the first read different %s for micro-batch %d in step %d",
+                rank->rank, first->rank, other->token_hash != fact->token_hash ? "tokens" : "targets", fact->microbatch,
+                fact->step);
     check_find(output, &finding);
 }
 
@@ -75,8 +82,9 @@ static void run(const struct evidence *e, struct check_output *output)
 
 const struct check check_row_identity = {
     .id = "row-identity",
-    .proves = "every row of data is the row it claims to be: the sequences that each rank reads are those due to its data "
-              "rank and micro-batch, and first and last stage read the same",
+    .proves =
+        "every row of data is the row it claims to be: the sequences that each rank reads are those due to its data "
+        "rank and micro-batch, and first and last stage read the same",
     .tier = "default",
     .run = run,
 };

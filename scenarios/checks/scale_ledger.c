@@ -52,10 +52,13 @@ static void check_divisor(const struct evidence *e, struct check_output *output,
     finding_pattern(&finding, form.text);
     char name[32];
     unit_name(&record->config.model, fact->unit, name);
-    finding_say(&finding, "rank %d divides the reduced gradient of %s in step %d by %.6g where %.6g is due (%s over %d data ranks): "
-                "it is %s of what it must be", rank->rank, name, fact->step, fact->value, due,
-                record->config.layout.reduce_op == FSDP_REDUCE_AVG ? "an average" : "a sum",
-                layout_data_ranks(&record->config.layout), form.found ? form.text : "another multiple");
+    finding_say(
+        &finding,
+        "rank %d divides the reduced gradient of %s in step %d by %.6g where %.6g is due (%s over %d data ranks): "
+        "it is %s of what it must be",
+        rank->rank, name, fact->step, fact->value, due,
+        record->config.layout.reduce_op == FSDP_REDUCE_AVG ? "an average" : "a sum",
+        layout_data_ranks(&record->config.layout), form.found ? form.text : "another multiple");
     check_find(output, &finding);
 }
 
@@ -73,8 +76,10 @@ static void check_ledger(const struct evidence *e, struct check_output *output, 
         const struct loss_fact *loss = last ? facts_loss(last, term->origin.step, term->origin.microbatch) : NULL;
         if (!loss) continue;
         double declared = loss->seed / divisor;
-        if (fabs(term->scale - declared) <= limit * fabs(declared) || !facts_was_reduced(rank, fact->step, fact->unit) ||
-            !facts_divisors_are_due(record, rank, fact->step, fact->unit)) continue;
+        if (fabs(term->scale - declared) <= limit * fabs(declared) ||
+            !facts_was_reduced(rank, fact->step, fact->unit) ||
+            !facts_divisors_are_due(record, rank, fact->step, fact->unit))
+            continue;
         struct finding finding = finding_new(unit_contribution_reduction(record, rank, fact->step, fact->unit),
             place_at_unit(&record->config, rank->rank, fact->step, -1, fact->unit));
         finding.expected = declared;
@@ -86,9 +91,10 @@ static void check_ledger(const struct evidence *e, struct check_output *output, 
         finding_pattern(&finding, form.text);
         char name[32];
         unit_name(&record->config.model, fact->unit, name);
-        finding_say(&finding, "in the gradient of %s on rank %d in step %d, micro-batch %d of data rank %d weighs %.6g where the "
-                    "factors give %.6g: its reduction scaled it", name, rank->rank, fact->step, term->origin.microbatch,
-                    term->origin.rank, term->scale, declared);
+        finding_say(&finding,
+                    "in the gradient of %s on rank %d in step %d, micro-batch %d of data rank %d weighs %.6g where the "
+                    "factors give %.6g: its reduction scaled it",
+                    name, rank->rank, fact->step, term->origin.microbatch, term->origin.rank, term->scale, declared);
         check_find(output, &finding);
         return;
     }
@@ -99,7 +105,8 @@ static void run(const struct evidence *e, struct check_output *output)
     const struct record *record = e->parallel;
     for (int step = 0; step < record->config.train.steps; step++) {
         struct ratio_form forms[LOSS_FACTORS];
-        for (int factor = 0; factor < LOSS_FACTORS; factor++) forms[factor] = loss_factor_form(record, step, (enum loss_factor)factor);
+        for (int factor = 0; factor < LOSS_FACTORS; factor++)
+            forms[factor] = loss_factor_form(record, step, (enum loss_factor)factor);
         for (int r = 0; r < record->ranks; r++) {
             const struct rank_record *rank = &record->rank[r];
             for (int i = 0; i < rank->losses.count; i++) {
@@ -119,7 +126,8 @@ static void run(const struct evidence *e, struct check_output *output)
 
 const struct check check_scale_ledger = {
     .id = "scale-ledger",
-    .proves = "the product of all factors applied to a gradient contribution equals the one due: compensation x scale / denominator "
+    .proves = "the product of all factors applied to a gradient contribution equals the one due: compensation x scale "
+              "/ denominator "
               "/ divisor = 1/N, for every micro-batch and parameter",
     .tier = "default",
     .run = run,

@@ -10,22 +10,25 @@
 #include "scenarios/facts.h"
 #include "scenarios/tensor_groups.h"
 
-static void find_rows(const struct evidence *e, struct check_output *output, const struct tensor_entry *entry, bool gap, int64_t due, int64_t got)
+static void find_rows(const struct evidence *e, struct check_output *output, const struct tensor_entry *entry, bool gap,
+                      int64_t due, int64_t got)
 {
-    struct finding finding = finding_new(&site_fsdp_unshard,
-        place_at_unit(&e->parallel->config, entry->rank, entry->fact->step < 0 ? 0 : entry->fact->step, -1, entry->fact->unit));
+    struct finding finding = finding_new(
+        &site_fsdp_unshard, place_at_unit(&e->parallel->config, entry->rank,
+                                          entry->fact->step < 0 ? 0 : entry->fact->step, -1, entry->fact->unit));
     finding.place.param = e->parallel->params.params[entry->fact->param].info.name;
     finding.expected = (double)due;
     finding.got = (double)got;
     finding_pattern(&finding, gap ? "gap" : "overlap");
-    finding_say(&finding, "the shards of %s %s: up to rank %d they reach row %lld where row %lld is due", finding.place.param,
-                gap ? "leave a gap" : "overlap", entry->rank, (long long)got, (long long)due);
+    finding_say(&finding, "the shards of %s %s: up to rank %d they reach row %lld where row %lld is due",
+                finding.place.param, gap ? "leave a gap" : "overlap", entry->rank, (long long)got, (long long)due);
     check_value(output, 1, 0);
     check_find(output, &finding);
 }
 
 /* One tensor's holders first .. first+count-1, ascending by first row; replica by replica. */
-static void check_tensor(const struct evidence *e, struct check_output *output, const struct tensor_entry *first, int count)
+static void check_tensor(const struct evidence *e, struct check_output *output, const struct tensor_entry *first,
+                         int count)
 {
     int64_t rows = e->parallel->params.params[first->fact->param].rows;
     bool done = false;
@@ -62,8 +65,10 @@ static void run(const struct evidence *e, struct check_output *output)
     for (int i = 0; i < groups.count;) {
         const struct tensor_fact *fact = groups.entries[i].fact;
         int end = i;
-        while (end < groups.count && groups.entries[end].fact->step == fact->step && groups.entries[end].fact->kind == fact->kind &&
-               groups.entries[end].fact->param == fact->param && groups.entries[end].fact->unit == fact->unit) end++;
+        while (end < groups.count && groups.entries[end].fact->step == fact->step &&
+               groups.entries[end].fact->kind == fact->kind && groups.entries[end].fact->param == fact->param &&
+               groups.entries[end].fact->unit == fact->unit)
+            end++;
         check_tensor(e, output, &groups.entries[i], end - i);
         i = end;
     }

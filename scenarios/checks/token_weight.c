@@ -49,8 +49,8 @@ static void check_seed(const struct evidence *e, struct check_output *output, co
     finding.got = worst * due;
     if (ignored) {
         finding_pattern(&finding, "ignored-tokens");
-        finding_say(&finding, "rank %d gives ignored tokens of micro-batch %d in step %d a weight in the gradient", rank->rank,
-                    fact->microbatch, fact->step);
+        finding_say(&finding, "rank %d gives ignored tokens of micro-batch %d in step %d a weight in the gradient",
+                    rank->rank, fact->microbatch, fact->step);
         check_find(output, &finding);
     }
     if (fabs(worst - 1) <= limit_of(record)) return;
@@ -65,13 +65,15 @@ static void check_seed(const struct evidence *e, struct check_output *output, co
 }
 
 /* What the ledger of a gradient says about one (data rank, micro-batch) of a step: multiplicity, weight. */
-static void ledger_weight(const struct ledger *ledger, int step, int data_rank, int microbatch, int *ret_times, double *ret_weight)
+static void ledger_weight(const struct ledger *ledger, int step, int data_rank, int microbatch, int *ret_times,
+                          double *ret_weight)
 {
     *ret_times = 0;
     *ret_weight = 0;
     for (int i = 0; i < ledger->count; i++) {
         const struct ledger_term *term = &ledger->terms[i];
-        if (term->origin.step != step || term->origin.rank != data_rank || term->origin.microbatch != microbatch) continue;
+        if (term->origin.step != step || term->origin.rank != data_rank || term->origin.microbatch != microbatch)
+            continue;
         *ret_times += term->times;
         *ret_weight += term->times * term->scale;
     }
@@ -88,23 +90,33 @@ static int uses_of(const struct record *record, int unit)
     return unit == 0 && record->config.model.tie_embeddings ? 2 : 1;
 }
 
-struct probe_case { const struct rank_record *rank; const struct gradient_fact *fact; int data_rank, microbatch; double got, due; };
+struct probe_case {
+    const struct rank_record *rank;
+    const struct gradient_fact *fact;
+    int data_rank, microbatch;
+    double got, due;
+};
 
 static void find_probe(const struct evidence *e, struct check_output *output, const struct probe_case *c)
 {
     const struct record *record = e->parallel;
-    const struct loss_fact *loss = facts_loss(facts_rank(record, record->config.layout.pp - 1, c->data_rank), c->fact->step, c->microbatch);
+    const struct loss_fact *loss =
+        facts_loss(facts_rank(record, record->config.layout.pp - 1, c->data_rank), c->fact->step, c->microbatch);
     double limit = limit_of(record), divisor = facts_divisor_due(&record->config), weight;
     int times;
     ledger_weight(&c->fact->ledger, c->fact->step, c->data_rank, c->microbatch, &times, &weight);
     double seeded = loss ? loss->seed / divisor * times : 0; /* what went in, if all that follows were right */
-    if (times == uses_of(record, c->fact->unit) && close_to(c->got, seeded, limit)) return; /* told where backward began */
+    if (times == uses_of(record, c->fact->unit) && close_to(c->got, seeded, limit))
+        return; /* told where backward began */
     bool on_ledger = close_to(c->got, weight, limit);
     bool reduced = facts_was_reduced(c->rank, c->fact->step, c->fact->unit);
-    const struct site *site = on_ledger && (!reduced || times != uses_of(record, c->fact->unit)) ? NULL /* contribution tells where */
-        : on_ledger && !facts_divisors_are_due(record, c->rank, c->fact->step, c->fact->unit) ? &site_fsdp_grad_divisor
-        : unit_contribution_reduction(record, c->rank, c->fact->step, c->fact->unit);
-    struct finding finding = finding_new(site, place_at_unit(&record->config, c->rank->rank, c->fact->step, -1, c->fact->unit));
+    const struct site *site = on_ledger && (!reduced || times != uses_of(record, c->fact->unit))
+                                  ? NULL /* contribution tells where */
+                              : on_ledger && !facts_divisors_are_due(record, c->rank, c->fact->step, c->fact->unit)
+                                  ? &site_fsdp_grad_divisor
+                                  : unit_contribution_reduction(record, c->rank, c->fact->step, c->fact->unit);
+    struct finding finding =
+        finding_new(site, place_at_unit(&record->config, c->rank->rank, c->fact->step, -1, c->fact->unit));
     struct ratio_sample sample = {facts_numbers(record, c->data_rank, c->fact->step, c->microbatch),
                                   !on_ledger && weight != 0 ? c->got / weight : c->got / c->due};
     struct ratio_form form = ratio_classify(&sample, 1, 'D', 2, limit);
@@ -117,8 +129,10 @@ static void find_probe(const struct evidence *e, struct check_output *output, co
         finding.ratio_value = sample.value;
         finding_pattern(&finding, form.text);
     }
-    finding_say(&finding, "in the gradient of %s on rank %d in step %d, micro-batch %d of data rank %d weighs %.6g times 1/N%s", name,
-                c->rank->rank, c->fact->step, c->microbatch, c->data_rank, c->got * facts_tokens(record, c->fact->step).valid,
+    finding_say(&finding,
+                "in the gradient of %s on rank %d in step %d, micro-batch %d of data rank %d weighs %.6g times 1/N%s",
+                name, c->rank->rank, c->fact->step, c->microbatch, c->data_rank,
+                c->got * facts_tokens(record, c->fact->step).valid,
                 on_ledger ? "" : ": the numbers do not have the weight that was declared on their way");
     check_find(output, &finding);
 }
@@ -139,10 +153,13 @@ static void check_probes(const struct evidence *e, struct check_output *output, 
         if (parity == (fact->step & 1)) {
             find_probe(e, output, &probe_case);
         } else {
-            struct finding finding = finding_new(NULL, place_at_unit(&record->config, rank->rank, fact->step, -1, fact->unit));
+            struct finding finding =
+                finding_new(NULL, place_at_unit(&record->config, rank->rank, fact->step, -1, fact->unit));
             char name[32];
             unit_name(&record->config.model, fact->unit, name);
-            finding_say(&finding, "the gradient of %s on rank %d in step %d still holds micro-batch %d of data rank %d of an earlier step",
+            finding_say(&finding,
+                        "the gradient of %s on rank %d in step %d still holds micro-batch %d of data rank %d of an "
+                        "earlier step",
                         name, rank->rank, fact->step, i % M, data_rank);
             check_find(output, &finding);
         }
@@ -155,7 +172,8 @@ static void run(const struct evidence *e, struct check_output *output)
     const struct record *record = e->parallel;
     for (int step = 0; step < record->config.train.steps; step++) {
         struct ratio_form forms[LOSS_FACTORS];
-        for (int factor = 0; factor < LOSS_FACTORS; factor++) forms[factor] = loss_factor_form(record, step, (enum loss_factor)factor);
+        for (int factor = 0; factor < LOSS_FACTORS; factor++)
+            forms[factor] = loss_factor_form(record, step, (enum loss_factor)factor);
         for (int r = 0; r < record->ranks; r++) {
             const struct rank_record *rank = &record->rank[r];
             for (int i = 0; i < rank->losses.count; i++) {
@@ -170,7 +188,8 @@ static void run(const struct evidence *e, struct check_output *output)
 
 const struct check check_token_weight = {
     .id = "token-weight",
-    .proves = "every valid token weighs 1/N in every gradient and ignored tokens nothing, measured on the numbers: where backward "
+    .proves = "every valid token weighs 1/N in every gradient and ignored tokens nothing, measured on the numbers: "
+              "where backward "
               "begins, and by probes in the reduced gradients",
     .tier = "default",
     .run = run,

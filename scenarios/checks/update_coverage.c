@@ -16,15 +16,18 @@ static void find_update(const struct evidence *e, struct check_output *output, i
     finding.got = fact->updates;
     finding_pattern(&finding, fact->updates == 0 ? "not-updated" : fact->updates > 1 ? "updated-twice" : "version");
     if (fact->updates == 1) {
-        finding_say(&finding, "rank %d's shard of %s is at version %d after step %d", rank, finding.place.param, fact->version, fact->step);
+        finding_say(&finding, "rank %d's shard of %s is at version %d after step %d", rank, finding.place.param,
+                    fact->version, fact->step);
     } else {
-        finding_say(&finding, "rank %d updates its shard of %s %d times in step %d", rank, finding.place.param, fact->updates, fact->step);
+        finding_say(&finding, "rank %d updates its shard of %s %d times in step %d", rank, finding.place.param,
+                    fact->updates, fact->step);
     }
     check_find(output, &finding);
 }
 
 /* Every parameter of a rank's units has its counter. */
-static void check_present(const struct evidence *e, struct check_output *output, const struct rank_record *rank, int step)
+static void check_present(const struct evidence *e, struct check_output *output, const struct rank_record *rank,
+                          int step)
 {
     const struct record *record = e->parallel;
     for (int p = 0; p < record->params.count; p++) {

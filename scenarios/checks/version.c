@@ -12,14 +12,21 @@
 #include <stdlib.h>
 
 /* Due digests, found once for each (step, unit, use, replicate of shards). */
-struct due_digests { struct unit_values values; int steps, units; uint64_t *digest; char *state; /* 0: not looked at, 1: known, 2: none */ };
+struct due_digests {
+    struct unit_values values;
+    int steps, units;
+    uint64_t *digest;
+    char *state; /* 0: not looked at, 1: known, 2: none */
+};
 
-static bool due_digest(struct due_digests *due, const struct rank_record *rank, int step, int unit, uint64_t *ret_digest)
+static bool due_digest(struct due_digests *due, const struct rank_record *rank, int step, int unit,
+                       uint64_t *ret_digest)
 {
     bool copy = unit == 0 && rank->stage > 0;
     size_t slot = copy ? (size_t)due->units : (size_t)unit;
     size_t i = ((size_t)rank->replicate * (size_t)due->steps + (size_t)step) * (size_t)(due->units + 1) + slot;
-    if (due->state[i] == 0) due->state[i] = unit_values_digest(&due->values, rank->rank, step - 1, unit, &due->digest[i]) ? 1 : 2;
+    if (due->state[i] == 0)
+        due->state[i] = unit_values_digest(&due->values, rank->rank, step - 1, unit, &due->digest[i]) ? 1 : 2;
     *ret_digest = due->digest[i];
     return due->state[i] == 1;
 }
@@ -36,8 +43,9 @@ static void check_values(const struct evidence *e, struct check_output *output, 
     struct finding finding = finding_new(&site_fsdp_unshard,
         place_at_unit(&e->parallel->config, rank, fact->step, fact->microbatch, fact->unit));
     finding_pattern(&finding, "altered");
-    finding_say(&finding, "rank %d computes %s in step %d (%s of micro-batch %d) with other numbers than its shards hold", rank, name,
-                fact->step, fact->backward ? "backward" : "forward", fact->microbatch);
+    finding_say(&finding,
+                "rank %d computes %s in step %d (%s of micro-batch %d) with other numbers than its shards hold", rank,
+                name, fact->step, fact->backward ? "backward" : "forward", fact->microbatch);
     check_find(output, &finding);
 }
 
@@ -52,9 +60,14 @@ static void check_one(const struct evidence *e, struct check_output *output, int
 {
     const struct layout *layout = &e->parallel->config.layout;
     int shards = layout->zero == ZERO_3 ? layout->dp_shard : 1;
-    bool versions = fact->version_min == fact->step && fact->version_max == fact->step, good = versions && fact->shards == shards;
+    bool versions = fact->version_min == fact->step && fact->version_max == fact->step,
+         good = versions && fact->shards == shards;
     bool nothing = fact->version_min > fact->version_max;
-    check_value(output, good ? 0 : nothing || versions ? 1 : abs(fact->version_min - fact->step) + abs(fact->version_max - fact->step), 0);
+    check_value(output,
+                good                  ? 0
+                : nothing || versions ? 1
+                                      : abs(fact->version_min - fact->step) + abs(fact->version_max - fact->step),
+                0);
     if (good) return;
     char name[32];
     unit_name(&e->parallel->config.model, fact->unit, name);
@@ -62,22 +75,32 @@ static void check_one(const struct evidence *e, struct check_output *output, int
         place_at_unit(&e->parallel->config, rank, fact->step, fact->microbatch, fact->unit));
     finding.expected = fact->step;
     finding.got = nothing ? -1 : fact->version_min;
-    const char *pattern = nothing || versions ? "not-gathered" : fact->version_min == fact->version_max ? "stale-version" : "mixed-versions";
+    const char *pattern = nothing || versions                      ? "not-gathered"
+                          : fact->version_min == fact->version_max ? "stale-version"
+                                                                   : "mixed-versions";
     finding_pattern(&finding, pattern);
     if (nothing) {
-        finding_say(&finding, "rank %d computes %s in step %d with parameters that no all-gather brought", rank, name, fact->step);
+        finding_say(&finding, "rank %d computes %s in step %d with parameters that no all-gather brought", rank, name,
+                    fact->step);
     } else if (versions) {
         finding.expected = shards;
         finding.got = fact->shards;
-        finding_say(&finding, "rank %d computes %s in step %d (%s of micro-batch %d) with %d whole shards of its parameters where there are %d",
-                    rank, name, fact->step, fact->backward ? "backward" : "forward", fact->microbatch, fact->shards, shards);
+        finding_say(&finding,
+                    "rank %d computes %s in step %d (%s of micro-batch %d) with %d whole shards of its parameters "
+                    "where there are %d",
+                    rank, name, fact->step, fact->backward ? "backward" : "forward", fact->microbatch, fact->shards,
+                    shards);
     } else if (fact->version_min == fact->version_max) {
-        finding_say(&finding, "rank %d computes %s in step %d (%s of micro-batch %d) with the parameters of step %d", rank, name,
-                    fact->step, fact->backward ? "backward" : "forward", fact->microbatch, fact->version_min);
+        finding_say(&finding, "rank %d computes %s in step %d (%s of micro-batch %d) with the parameters of step %d",
+                    rank, name, fact->step, fact->backward ? "backward" : "forward", fact->microbatch,
+                    fact->version_min);
     } else {
-        finding_say(&finding, "rank %d computes %s in step %d (%s of micro-batch %d) with parameters of steps %d to %d: the shard "
-                    "of member %d is old", rank, name, fact->step, fact->backward ? "backward" : "forward", fact->microbatch,
-                    fact->version_min, fact->version_max, fact->shard_min);
+        finding_say(
+            &finding,
+            "rank %d computes %s in step %d (%s of micro-batch %d) with parameters of steps %d to %d: the shard "
+            "of member %d is old",
+            rank, name, fact->step, fact->backward ? "backward" : "forward", fact->microbatch, fact->version_min,
+            fact->version_max, fact->shard_min);
     }
     check_find(output, &finding);
 }
@@ -85,7 +108,8 @@ static void check_one(const struct evidence *e, struct check_output *output, int
 static void run(const struct evidence *e, struct check_output *output)
 {
     const struct record *record = e->parallel;
-    struct due_digests due = {unit_values_new(record), record->config.train.steps, unit_count(&record->config.model), NULL, NULL};
+    struct due_digests due = {unit_values_new(record), record->config.train.steps, unit_count(&record->config.model),
+                              NULL, NULL};
     size_t cells = (size_t)record->config.layout.dp_replicate * (size_t)due.steps * (size_t)(due.units + 1);
     due.digest = memory_zalloc(cells * sizeof *due.digest);
     due.state = memory_zalloc(cells);
@@ -106,7 +130,8 @@ static void run(const struct evidence *e, struct check_output *output)
 
 const struct check check_version = {
     .id = "version",
-    .proves = "the weights used in step t are the master weights of step t on every rank, whole and to the bit, in forward and backward",
+    .proves = "the weights used in step t are the master weights of step t on every rank, whole and to the bit, in "
+              "forward and backward",
     .tier = "default",
     .run = run,
 };
