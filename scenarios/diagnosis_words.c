@@ -18,8 +18,7 @@ struct words { const char *site, *pattern /* NULL: any */, *summary, *next; };
 static const struct words table[] = {
     {"data.sample", "same-samples",
      "{Ranks} read{s} the samples of data rank 0 instead of {their} own, so some sequences of step {step} are trained "
-     "on "
-     "several times and others never",
+     "on several times and others never",
      "look where the sampler gets its rank and its number of replicas: it needs the data rank, not a constant"},
     {"data.sample", "stages-differ", "{Ranks} and the first stage read different batches for one micro-batch",
      "look at how the data loaders of first and last stage are seeded and advanced"},
@@ -48,13 +47,12 @@ static const struct words table[] = {
      "what is due",
      "look at the count behind the denominator: it must leave out what the loss ignores"},
     {"loss.denominator", "N/N_unshifted",
-     "{Ranks} count{s} the labels before they are shifted, so that the last token of each document counts too: "
-     "every token weighs {ratio} of what is due",
+     "{Ranks} count{s} the labels before they are shifted, so that the last token of each document counts too: every "
+     "token weighs {ratio} of what is due",
      "look at the count behind the denominator: count targets that the loss uses, after the shift"},
     {"loss.denominator", NULL,
      "{Ranks} divide{s} the summed loss by another number than the valid tokens of the step: every token weighs "
-     "{ratio} of "
-     "what is due",
+     "{ratio} of what is due",
      "look at the denominator of the loss; 'hpsim explain loss SCENARIO' shows every factor"},
     {"pp.loss.scale", "N/(n*M*D)",
      "On {ranks} the loss is a mean of the micro-batches' own means: a token weighs {ratio} of what is due, so the "

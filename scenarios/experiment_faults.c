@@ -71,8 +71,7 @@ static void why_masked(const struct result *result, const struct fault_entry *en
     if (factor && equal_counts(result->parallel)) {
         snprintf(text, size,
                  "all micro-batches have equally many valid tokens, so the factor is 1 here: data.packing "
-                 "\"documents\" or more "
-                 "micro-batches would expose it");
+                 "\"documents\" or more micro-batches would expose it");
     } else if (factor) {
         snprintf(text, size,
                  "the factor is 1 in this layout (M = %d, D = %d): more micro-batches or data ranks would expose it", M,
@@ -95,8 +94,7 @@ static void why_masked(const struct result *result, const struct fault_entry *en
     } else if (starts_with(site, "pp.grad") || !strcmp(site, "fsdp.sync_now")) {
         snprintf(text, size,
                  "the decision falls out as it should here (M = %d, %d steps): more micro-batches, fsdp.sync "
-                 "\"each_microbatch\" or "
-                 "more steps would expose it",
+                 "\"each_microbatch\" or more steps would expose it",
                  M, config->train.steps);
     } else {
         snprintf(text, size,
@@ -131,8 +129,7 @@ static void set_outcome(struct result *result, int i, uint64_t hits, bool same)
     if (hits == 0) {
         fault->outcome = FAULT_NOT_HIT;
         snprintf(fault->why, sizeof fault->why,
-                 "%s is never passed where the fault applies: look at its \"at\", or take a layout that has "
-                 "this place",
+                 "%s is never passed where the fault applies: look at its \"at\", or take a layout that has this place",
                  fault->site);
     } else if (same) {
         fault->outcome = FAULT_MASKED;

@@ -346,8 +346,7 @@ static void run(const struct evidence *e, struct check_output *output)
 const struct check check_contribution = {
     .id = "contribution",
     .proves = "each parameter's reduced gradient holds every (data rank, micro-batch) of this step once, and nothing "
-              "else; every "
-              "sequence of the step enters it once",
+              "else; every sequence of the step enters it once",
     .tier = "default",
     .run = run,
 };

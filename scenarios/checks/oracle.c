@@ -67,8 +67,7 @@ static void find_forward(const struct evidence *e, struct check_output *output, 
             finding_pattern(&finding, "altered");
             finding_say(&finding,
                         "in step %d on rank %d the output of %s for sequence %d differs from standalone by %.3g though "
-                        "its input and "
-                        "parameters agree",
+                        "its input and parameters agree",
                         step, d->rank, name, sequence, d->error);
             check_find(output, &finding);
         }
@@ -96,8 +95,7 @@ static void find_backward(const struct evidence *e, struct check_output *output,
             finding_pattern(&finding, "altered");
             finding_say(&finding,
                         "in step %d on rank %d the input gradient of %s for sequence %d differs from standalone by "
-                        "%.3g though its "
-                        "output gradient, input and parameters agree",
+                        "%.3g though its output gradient, input and parameters agree",
                         step, d->rank, name, sequence, d->error);
             check_find(output, &finding);
         }
@@ -155,8 +153,8 @@ static void find_gradients(const struct evidence *e, struct check_output *output
         if (!judge(c, output, d)) continue;
         if (oracle_gradient_inputs_agree(c, values, step, p)) {
             find_tensor(e, output, &site_layer_weight_gradient, step, p, d,
-                        "in step %d the gradient of %s, to which rank %d contributes, differs from standalone by "
-                        "%.3g though activations, their gradients and every weight agree");
+                        "in step %d the gradient of %s, to which rank %d contributes, differs from standalone by %.3g "
+                        "though activations, their gradients and every weight agree");
             continue;
         }
         count++;
@@ -178,8 +176,8 @@ static void find_params(const struct evidence *e, struct check_output *output, i
             step >= 0 && gradient && !gradient->wrong && before && !before->wrong && !c->norm[step].wrong;
         if (inputs_agree) {
             find_tensor(e, output, &site_optimizer_update, step, p, d,
-                        "after step %d the value of %s, rows of rank %d, differs from standalone by "
-                        "%.3g though its gradient and its value before agree");
+                        "after step %d the value of %s, rows of rank %d, differs from standalone by %.3g though its "
+                        "gradient and its value before agree");
             continue;
         }
         count++;
@@ -238,8 +236,7 @@ static void run(const struct evidence *e, struct check_output *output)
 const struct check check_oracle = {
     .id = "oracle",
     .proves = "the parallel run computes what one rank computes: losses, every gradient after reduction, the gradient "
-              "norm, every parameter "
-              "after the update, activations and their gradients between layers",
+              "norm, every parameter after the update, activations and their gradients between layers",
     .tier = "default",
     .run = run,
 };

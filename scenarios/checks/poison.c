@@ -164,8 +164,7 @@ static void run(const struct evidence *e, struct check_output *output)
 const struct check check_poison = {
     .id = "poison",
     .proves = "nothing reads padding, freed, not yet arrived or foreign memory: all numbers are finite, and what a "
-              "stage computes "
-              "with is what the stage before sent, to the bit",
+              "stage computes with is what the stage before sent, to the bit",
     .tier = "default",
     .run = run,
 };

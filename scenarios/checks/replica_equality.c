@@ -175,8 +175,7 @@ static void run(const struct evidence *e, struct check_output *output)
 const struct check check_replica_equality = {
     .id = "replica-equality",
     .proves = "what several ranks hold copies of is bit-equal on all of them after every step: gradients and "
-              "parameters over data ranks, "
-              "the two copies of a tied embedding",
+              "parameters over data ranks, the two copies of a tied embedding",
     .tier = "default",
     .run = run,
 };

@@ -54,8 +54,8 @@ static void check_divisor(const struct evidence *e, struct check_output *output,
     unit_name(&record->config.model, fact->unit, name);
     finding_say(
         &finding,
-        "rank %d divides the reduced gradient of %s in step %d by %.6g where %.6g is due (%s over %d data ranks): "
-        "it is %s of what it must be",
+        "rank %d divides the reduced gradient of %s in step %d by %.6g where %.6g is due (%s over %d data ranks): it "
+        "is %s of what it must be",
         rank->rank, name, fact->step, fact->value, due,
         record->config.layout.reduce_op == FSDP_REDUCE_AVG ? "an average" : "a sum",
         layout_data_ranks(&record->config.layout), form.found ? form.text : "another multiple");
@@ -127,8 +127,7 @@ static void run(const struct evidence *e, struct check_output *output)
 const struct check check_scale_ledger = {
     .id = "scale-ledger",
     .proves = "the product of all factors applied to a gradient contribution equals the one due: compensation x scale "
-              "/ denominator "
-              "/ divisor = 1/N, for every micro-batch and parameter",
+              "/ denominator / divisor = 1/N, for every micro-batch and parameter",
     .tier = "default",
     .run = run,
 };

@@ -189,8 +189,7 @@ static void run(const struct evidence *e, struct check_output *output)
 const struct check check_token_weight = {
     .id = "token-weight",
     .proves = "every valid token weighs 1/N in every gradient and ignored tokens nothing, measured on the numbers: "
-              "where backward "
-              "begins, and by probes in the reduced gradients",
+              "where backward begins, and by probes in the reduced gradients",
     .tier = "default",
     .run = run,
 };

@@ -97,8 +97,8 @@ static void check_one(const struct evidence *e, struct check_output *output, int
     } else {
         finding_say(
             &finding,
-            "rank %d computes %s in step %d (%s of micro-batch %d) with parameters of steps %d to %d: the shard "
-            "of member %d is old",
+            "rank %d computes %s in step %d (%s of micro-batch %d) with parameters of steps %d to %d: the shard of "
+            "member %d is old",
             rank, name, fact->step, fact->backward ? "backward" : "forward", fact->microbatch, fact->version_min,
             fact->version_max, fact->shard_min);
     }
