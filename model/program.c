@@ -90,7 +90,6 @@ static void make_units(struct program *p)
         record->optimizer_bytes += (int64_t)(2 * p->units[i].shard_count * bytes);
     }
     p->context.work = arena_alloc(p->context.arena, work * bytes);
-    p->context.work_probe = arena_alloc(p->context.arena, work * bytes);
 }
 
 static struct program *program_new(struct rank *rank, const struct run *run)

@@ -36,7 +36,9 @@ void unit_init(struct unit *unit, const struct unit_context *context, int index,
                                      : (size_t)((p->rows * p->columns + 15) / 16 * 16);
     }
     unit->probe_count = (size_t)(2 * context->data_ranks * context->microbatches);
-    unit->shard = arena_zalloc(context->arena, unit->shard_count * bytes);
+    /* The shard lies at its own place among all shards, so that gathering them needs no copy of it. */
+    unit->gathered = arena_zalloc(context->arena, unit->shard_count * (size_t)shards * bytes);
+    unit->shard = at(unit->gathered, unit->shard_count * (size_t)me, storage);
     unit->full = sharded ? arena_alloc(context->arena, unit->full_count * bytes) : unit->shard;
     unit->unsharded = !sharded;
     unit->grad = arena_zalloc(context->arena, (unit->full_count + unit->probe_count) * bytes);
@@ -118,7 +120,7 @@ void unit_unshard(struct unit *unit, const struct unit_context *context, struct 
         size_t shards = (size_t)context->shard_group->size;
         struct comm how = {.site = &site_fsdp_unshard, .where = where};
         struct buffer in = {unit->shard, unit->shard_count, storage, storage, &unit->shard_version};
-        struct buffer out = {context->work, unit->shard_count * shards, storage, storage, &unit->full_version};
+        struct buffer out = {unit->gathered, unit->shard_count * shards, storage, storage, &unit->full_version};
         all_gather(context->communicator, context->shard_group, &how, out, in, NULL);
         for (int i = 0; i < unit->count; i++) {
             const struct unit_param *p = &unit->params[i];
@@ -127,7 +129,7 @@ void unit_unshard(struct unit *unit, const struct unit_context *context, struct 
                 if (rows <= 0) break;
                 if (rows > p->shard_rows) rows = p->shard_rows;
                 memcpy(at(unit->full, p->full_at + (size_t)(first * p->columns), storage),
-                       at(context->work, s * unit->shard_count + p->shard_at, storage),
+                       at(unit->gathered, s * unit->shard_count + p->shard_at, storage),
                        (size_t)(rows * p->columns) * format_storage_bytes(storage));
             }
         }
@@ -205,12 +207,12 @@ static void lay_out_by_shards(const struct unit *unit, const struct unit_context
             const struct unit_param *p = &unit->params[i];
             int64_t first = p->shard_rows * (int64_t)s, rows = p->rows - first;
             rows = rows < 0 ? 0 : rows > p->shard_rows ? p->shard_rows : rows;
-            char *to = at(context->work_probe, s * part + p->shard_at, storage);
+            char *to = at(context->work, s * part + p->shard_at, storage);
             size_t filled = (size_t)(rows * p->columns) * bytes;
             memcpy(to, at(unit->grad, p->full_at + (size_t)(rows ? first * p->columns : 0), storage), filled);
             memset(to + filled, 0, (size_t)(p->shard_rows * p->columns) * bytes - filled);
         }
-        memcpy(at(context->work_probe, s * part + unit->shard_count, storage), unit_probes(unit, storage), unit->probe_count * bytes);
+        memcpy(at(context->work, s * part + unit->shard_count, storage), unit_probes(unit, storage), unit->probe_count * bytes);
     }
 }
 
@@ -222,7 +224,7 @@ static void reduce(struct unit *unit, const struct unit_context *context, struct
     unit_record_gradient(unit, context, where.step, where.microbatch, GRADIENT_LOCAL);
     if (unit->sharded) {
         lay_out_by_shards(unit, context);
-        struct buffer in = {context->work_probe, count * (size_t)context->shard_group->size, storage, storage, &unit->grad_ledger};
+        struct buffer in = {context->work, count * (size_t)context->shard_group->size, storage, storage, &unit->grad_ledger};
         struct buffer out = {unit->pending, count, storage, storage, &unit->pending_ledger};
         reduce_scatter(context->communicator, context->shard_group, &how, out, in, NULL, REDUCE_SUM);
     } else {
