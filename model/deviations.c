@@ -65,6 +65,9 @@ static bool parse_letter(struct parser *p, double *ret_value)
 static bool parse_number(struct parser *p, double *ret_value)
 {
     double value = 0, unit = 1;
+    if (!isdigit((unsigned char)p->at[0]) && !isdigit((unsigned char)p->at[1])) {
+        return error_input(p->error, "factor '%s': a digit is due at '%s'", p->text, p->at);
+    }
     while (isdigit((unsigned char)*p->at)) value = value * 10 + (*p->at++ - '0');
     if (*p->at == '.') {
         for (p->at++; isdigit((unsigned char)*p->at); p->at++) {

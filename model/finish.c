@@ -143,7 +143,8 @@ void capture_params(struct program *p, int step)
 
 /* ---- update ---- */
 
-static void update_param(struct program *p, struct unit *unit, int i, double coefficient)
+/* Returns how many elements were written. */
+static int64_t update_param(struct program *p, struct unit *unit, int i, double coefficient)
 {
     const struct train_config *train = &p->run->config->train;
     const struct ops *ops = p->run->ops;
@@ -153,11 +154,12 @@ static void update_param(struct program *p, struct unit *unit, int i, double coe
     const char *gradient = (const char *)unit->grad_shard + offset;
     if (train->optimizer == OPTIMIZER_ADAMW) {
         ops->adamw_update(values, gradient, moment1, moment2, count, coefficient, train->lr, train->beta1, train->beta2, train->eps,
-                          train->weight_decay, p->step + 1);
+                          train->weight_decay, unit->updates + 1);
     } else {
         ops->sgd_update(values, gradient, train->momentum != 0 ? moment1 : NULL, count, coefficient, train->lr, train->momentum,
-                        train->weight_decay, p->step + 1);
+                        train->weight_decay, unit->updates + 1);
     }
+    return (int64_t)count;
 }
 
 static void update(struct program *p, struct unit *unit, double coefficient)
@@ -165,22 +167,30 @@ static void update(struct program *p, struct unit *unit, double coefficient)
     enum format storage = storage_of(p);
     struct where where = program_where(p, -1, unit->index);
     bool has_gradient = unit->grad_shard_ledger.count > 0; /* as PyTorch: a parameter without one is left alone */
+    bool any = false;
     for (int i = 0; i < unit->count; i++) {
         const struct unit_param *q = &unit->params[i];
         where.param = p->run->params.params[q->param].info.name;
+        struct update_fact fact = {.step = p->step, .unit = unit->part ? p->run->config->model.layers + 1 : unit->index,
+                                   .param = q->param, .elements = q->my_rows * q->columns};
+        int64_t written = 0;
         bool owns = decision_site(p->run->plan, &site_optimizer_owns, where, true, true);
-        if (owns && has_gradient) update_param(p, unit, i, coefficient);
-        int64_t count = q->my_rows * q->columns;
+        if (owns && has_gradient) {
+            written += update_param(p, unit, i, coefficient);
+            fact.updates = fact.elements > 0 ? (int)(written / fact.elements) : 1;
+            any = true;
+        }
         tensor_site(p->run->plan, &site_optimizer_update, where,
-                    tensor_1d((char *)unit->shard + q->shard_at * format_storage_bytes(storage), storage, count));
-        struct update_fact fact = {p->step, unit->part ? p->run->config->model.layers + 1 : unit->index, q->param, count,
-                                   owns && has_gradient, p->step + 1};
+                    tensor_1d((char *)unit->shard + q->shard_at * format_storage_bytes(storage), storage, fact.elements));
+        fact.version = any ? p->step + 1 : unit->shard_version.terms[0].origin.step;
         record_push(p->record, updates, fact);
     }
-    int me = unit->sharded ? p->context.shard_group->me : 0;
-    ledger_clear(&unit->shard_version);
-    ledger_add_term(&unit->shard_version, (struct origin){p->step + 1, me, -1, unit->index}, 1, 1);
-    if (!unit->sharded) ledger_copy(&unit->full_version, &unit->shard_version);
+    unit->updates += any;
+    if (any) { /* the stamp goes with the writing: what was not updated keeps the old one */
+        ledger_clear(&unit->shard_version);
+        ledger_add_term(&unit->shard_version, (struct origin){p->step + 1, unit->sharded ? p->context.shard_group->me : 0, -1, unit->index}, 1, 1);
+        if (!unit->sharded) ledger_copy(&unit->full_version, &unit->shard_version);
+    }
     memset(unit->grad_shard, 0, (unit->shard_count + unit->probe_count) * format_storage_bytes(storage));
     ledger_clear(&unit->grad_shard_ledger);
 }

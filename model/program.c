@@ -89,6 +89,7 @@ static void make_units(struct program *p)
         record->grad_bytes += (int64_t)((p->units[i].full_count + p->units[i].shard_count) * bytes);
         record->optimizer_bytes += (int64_t)(2 * p->units[i].shard_count * bytes);
     }
+    p->context.gathered = arena_alloc(p->context.arena, work * bytes);
     p->context.work = arena_alloc(p->context.arena, work * bytes);
 }
 

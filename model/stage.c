@@ -157,7 +157,6 @@ static double head_flops(const struct program *p)
 static void note_loss(struct program *p, int microbatch, struct microbatch *mb)
 {
     const struct run_config *config = p->run->config;
-    int per = layout_sequences_per_microbatch(config);
     int64_t rows = rows_of(p);
     struct loss_fact fact = {.step = p->step, .microbatch = microbatch, .positions = rows, .token_count = rows,
                              .denominator = p->denominator};
@@ -188,7 +187,6 @@ static void note_loss(struct program *p, int microbatch, struct microbatch *mb)
                                      {&site_pp_loss_scale, p->step, microbatch, -1, fact.scale}};
     for (int i = 0; i < 2; i++) record_push(p->record, factors, factors[i]);
     p->report += fact.denominator > 0 ? fact.loss_sum / fact.denominator : 0;
-    (void)per;
 }
 
 static void head_run_forward(struct program *p, int microbatch, struct microbatch *mb, struct tensor x)

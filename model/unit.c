@@ -36,9 +36,7 @@ void unit_init(struct unit *unit, const struct unit_context *context, int index,
                                      : (size_t)((p->rows * p->columns + 15) / 16 * 16);
     }
     unit->probe_count = (size_t)(2 * context->data_ranks * context->microbatches);
-    /* The shard lies at its own place among all shards, so that gathering them needs no copy of it. */
-    unit->gathered = arena_zalloc(context->arena, unit->shard_count * (size_t)shards * bytes);
-    unit->shard = at(unit->gathered, unit->shard_count * (size_t)me, storage);
+    unit->shard = arena_zalloc(context->arena, unit->shard_count * bytes);
     unit->full = sharded ? arena_alloc(context->arena, unit->full_count * bytes) : unit->shard;
     unit->unsharded = !sharded;
     unit->grad = arena_zalloc(context->arena, (unit->full_count + unit->probe_count) * bytes);
@@ -120,7 +118,7 @@ void unit_unshard(struct unit *unit, const struct unit_context *context, struct 
         size_t shards = (size_t)context->shard_group->size;
         struct comm how = {.site = &site_fsdp_unshard, .where = where};
         struct buffer in = {unit->shard, unit->shard_count, storage, storage, &unit->shard_version};
-        struct buffer out = {unit->gathered, unit->shard_count * shards, storage, storage, &unit->full_version};
+        struct buffer out = {context->gathered, unit->shard_count * shards, storage, storage, &unit->full_version};
         all_gather(context->communicator, context->shard_group, &how, out, in, NULL);
         for (int i = 0; i < unit->count; i++) {
             const struct unit_param *p = &unit->params[i];
@@ -129,7 +127,7 @@ void unit_unshard(struct unit *unit, const struct unit_context *context, struct 
                 if (rows <= 0) break;
                 if (rows > p->shard_rows) rows = p->shard_rows;
                 memcpy(at(unit->full, p->full_at + (size_t)(first * p->columns), storage),
-                       at(unit->gathered, s * unit->shard_count + p->shard_at, storage),
+                       at(context->gathered, s * unit->shard_count + p->shard_at, storage),
                        (size_t)(rows * p->columns) * format_storage_bytes(storage));
             }
         }
@@ -145,7 +143,7 @@ void unit_reshard(struct unit *unit, enum format storage)
     if (!unit->sharded || !unit->unsharded) return;
     for (int i = 0; i < unit->count; i++) {
         const struct unit_param *p = &unit->params[i];
-        for (int64_t row = 0; row < p->rows; row += 8) {
+        for (int64_t row = 0; row < p->rows; row++) {
             memory_poison(at(unit->full, p->full_at + (size_t)(row * p->columns), storage), format_storage_bytes(storage));
         }
     }

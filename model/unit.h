@@ -30,12 +30,13 @@ struct unit {
     struct unit_param params[LAYER_PARAMS_MAX];
     size_t full_count, shard_count, probe_count;
     bool sharded, unsharded;         /* sharded: ZeRO-3 */
-    void *gathered, *shard, *full;   /* parameters: all shards side by side, this rank's among them, whole; full is shard where not sharded */
+    void *shard, *full;              /* parameters; full is shard where not sharded */
     void *grad;                      /* full_count + probe_count: the accumulator of the backward */
     void *grad_shard, *pending;      /* shard_count + probe_count: reduced and added; reduced, not yet added */
     void *moment1, *moment2;         /* shard_count */
     bool is_pending, is_unreduced;   /* unreduced: something was added to grad since its last reduction */
     int backwards;                   /* of this step */
+    int updates;                     /* how often the optimizer has updated this unit: its own step count, as PyTorch's */
     struct ledger shard_version, full_version, grad_ledger, grad_shard_ledger, pending_ledger;
 };
 
@@ -48,7 +49,7 @@ struct unit_context {
     struct site_plan *plan;
     struct rank_record *record;
     struct arena *arena;             /* run */
-    void *work;                      /* gradients laid out by shards */
+    void *gathered, *work;           /* all shards of a unit side by side; gradients laid out by shards */
     int data_rank, data_ranks, microbatches;
     enum fsdp_reduce reduce_op;
 };
@@ -56,7 +57,7 @@ struct unit_context {
 void unit_init(struct unit *unit, const struct unit_context *context, int index, int part, const int *params,
                int params_count, const struct param_table *table, bool sharded);
 void unit_done(struct unit *unit);
-size_t unit_work_count(const struct unit *unit, int shards); /* elements that work needs */
+size_t unit_work_count(const struct unit *unit, int shards); /* elements that gathered and work need */
 
 struct tensor unit_param_tensor(const struct unit *unit, int i, enum format storage);
 struct tensor unit_grad_tensor(const struct unit *unit, int i, enum format storage);

@@ -7,6 +7,11 @@
 #include "scenarios/ladder.h"
 #include "sim/assertion.h"
 
+double largest_of(double a, double b)
+{
+    return isnan(a) || a >= b ? a : b;
+}
+
 void difference_set(struct comparison *c, struct difference *d, double error, double terms_count, double allowance)
 {
     d->known = true;
@@ -58,8 +63,8 @@ static void compare_step(struct comparison *c, int step)
     for (int p = 0; p < c->params; p++) {
         const struct difference *gradient = &c->gradient[step * c->params + p],
                                 *param = &c->param[(step + 1) * c->params + p];
-        if (gradient->known && !(gradient->error <= s->max_gradient_error)) s->max_gradient_error = gradient->error;
-        if (param->known && !(param->error <= s->max_param_error)) s->max_param_error = param->error;
+        if (gradient->known) s->max_gradient_error = largest_of(s->max_gradient_error, gradient->error);
+        if (param->known) s->max_param_error = largest_of(s->max_param_error, param->error);
     }
 }
 
@@ -123,6 +128,35 @@ bool comparison_needs_other(const struct comparison *comparison)
     return false;
 }
 
+/* How far the parameters before each step are apart, all of them together, at one rung. */
+static double params_error(const struct comparison *c, int step)
+{
+    double difference = 0, size = 0;
+    for (int p = 0; p < c->params; p++) {
+        const struct difference *d = &c->param[step * c->params + p];
+        if (!d->known) continue;
+        difference += d->error * d->size * d->error * d->size;
+        size += d->size * d->size;
+    }
+    return size > 0 ? sqrt(difference / size) : 0;
+}
+
+/* The step whose parameters go into an item; -1: the initial parameters themselves. */
+static int step_of_item(const struct comparison *c, int table, size_t i)
+{
+    size_t cells = (size_t)c->units * (size_t)c->sequences, params = (size_t)c->params;
+    if (table < 2) return (int)i;
+    if (table < 4) return (int)(i / cells);
+    return table == 4 ? (int)(i / params) : (int)(i / params) - 1;
+}
+
+/* What a step makes of a difference that was there before it: see ladder.h. */
+static double inherited(const struct comparison *c, const double *before, int table, size_t i)
+{
+    int step = step_of_item(c, table, i);
+    return step < 0 ? 0 : LADDER_INHERITED_GAIN * before[step];
+}
+
 void comparison_add_other(struct comparison *comparison, const struct record *parallel, const struct record *standalone)
 {
     struct comparison *other = comparison_new(parallel, standalone);
@@ -131,6 +165,8 @@ void comparison_add_other(struct comparison *comparison, const struct record *pa
     struct difference_table mine[TABLES], theirs[TABLES];
     list_tables(comparison, mine);
     list_tables(other, theirs);
+    double *before = arena_alloc(comparison->arena, (size_t)(comparison->steps + 1) * sizeof *before);
+    for (int step = 0; step < comparison->steps; step++) before[step] = params_error(working_is_64 ? comparison : other, step);
     for (int t = 0; t < TABLES; t++) {
         for (size_t i = 0; i < mine[t].count; i++) {
             struct difference *d = &mine[t].items[i];
@@ -139,7 +175,7 @@ void comparison_add_other(struct comparison *comparison, const struct record *pa
             double error_32 = working_is_64 ? d->error_other : d->error,
                    error_64 = working_is_64 ? d->error : d->error_other;
             double allowance = working_is_64 ? d->allowance : theirs[t].items[i].allowance;
-            d->limit = ladder_limit(error_32, d->terms_count) + allowance;
+            d->limit = ladder_limit(error_32, d->terms_count) + allowance + inherited(comparison, before, t, i);
             d->wrong = ladder_is_bug(error_32, error_64, d->terms_count) && !(error_64 <= d->limit);
         }
     }
@@ -202,7 +238,7 @@ double comparison_unit_params_error(const struct comparison *c, int step, int un
     double largest = 0;
     for (int p = 0; p < c->params; p++) {
         const struct difference *d = comparison_param(c, step, p);
-        if (param_of_unit(c, p, unit) && d && !(d->error <= largest)) largest = d->error;
+        if (param_of_unit(c, p, unit) && d) largest = largest_of(largest, d->error);
     }
     return largest;
 }

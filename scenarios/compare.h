@@ -32,6 +32,7 @@ struct difference {
     bool above_screen;        /* the working precision alone cannot clear it */
     bool wrong;               /* the ladder's verdict; without another rung: above_screen */
     double limit;             /* what was compared with (of error, or of the fp64 error) */
+    double size;                             /* of what the error is relative to */
 };
 
 struct comparison_step {
@@ -75,6 +76,8 @@ double comparison_unit_params_error(const struct comparison *c, int step, int un
 /* ---- parts of it, by file ---- */
 void compare_tensors(struct comparison *comparison);     /* compare_tensors.c */
 void compare_activations(struct comparison *comparison); /* compare_activations.c */
+/* The larger of two; a NaN stays. */
+double largest_of(double a, double b);
 void difference_set(struct comparison *c, struct difference *d, double error, double terms_count, double allowance);
 
 #endif

@@ -106,6 +106,7 @@ static void compare_tensor(struct comparison *c, struct difference *d, const str
     for (size_t i = 0; i < count; i++) rest += (a[i] - d->ratio * b[i]) * (a[i] - d->ratio * b[i]);
     d->residual = sqrt(rest) / norm;
     difference_set(c, d, difference == 0 ? 0 : sqrt(difference) / denominator, terms_count, allowance / denominator);
+    d->size = denominator;
     if (difference != 0) blame_ranks(c, d, index_a, key, param->columns, a, b, denominator);
 }
 

@@ -11,7 +11,7 @@
 
 static void worst_of(double *largest, const struct difference *d)
 {
-    if (d && !(d->error <= *largest)) *largest = d->error;
+    if (d) *largest = largest_of(*largest, d->error);
 }
 
 /* The largest error of a step's parameters before it, forward, backward (per weight), gradients. */
@@ -47,7 +47,7 @@ static double unit_gradients(const struct comparison *c, int step, int unit)
     double largest = NAN;
     for (int p = 0; p < c->params; p++) {
         const struct difference *d = comparison_gradient(c, step, p);
-        if (d && c->parallel->params.params[p].unit == unit && !(d->error <= largest)) largest = d->error;
+        if (d && c->parallel->params.params[p].unit == unit) largest = largest_of(largest, d->error);
     }
     return largest;
 }

@@ -128,9 +128,8 @@ struct step_tokens facts_tokens(const struct record *record, int step)
         tokens.unshifted += (double)count->unshifted_local;
         tokens.positions += (double)count->positions_local;
     }
-    if (counted < layout_data_ranks(&record->config.layout)) { /* the run stopped in between */
-        tokens = (struct step_tokens){.valid = (double)record_valid_tokens_due(record, step)};
-    }
+    if (counted < layout_data_ranks(&record->config.layout)) tokens = (struct step_tokens){0}; /* the run stopped in between */
+    tokens.valid = (double)record_valid_tokens_due(record, step); /* from the data: what the ranks counted is what is checked */
     return tokens;
 }
 
@@ -180,10 +179,17 @@ struct factor_numbers facts_numbers(const struct record *record, int data_rank, 
     return numbers;
 }
 
-static bool sample_is_due(const struct record *record, const struct sample_fact *fact)
+int64_t facts_sequence_due(const struct record *record, const struct rank_record *rank, const struct sample_fact *fact)
+{
+    const struct run_config *config = &record->config;
+    int64_t micro_batch = (int64_t)rank->data_rank * config->layout.microbatches + fact->microbatch;
+    return (int64_t)fact->step * config->train.global_batch + micro_batch * layout_sequences_per_microbatch(config);
+}
+
+static bool sample_is_due(const struct record *record, const struct rank_record *rank, const struct sample_fact *fact)
 {
     for (int i = 0; i < fact->count; i++) {
-        int64_t due = (int64_t)fact->step * record->config.train.global_batch + fact->first_sequence + i;
+        int64_t due = facts_sequence_due(record, rank, fact) + i;
         if (fact->sequences[i] != due) return false;
     }
     return true;
@@ -194,7 +200,7 @@ bool facts_sample_is_due(const struct record *record, int step, int data_rank, i
     for (int r = 0; r < record->ranks; r++) {
         if (record->rank[r].data_rank != data_rank) continue;
         const struct sample_fact *fact = facts_sample(&record->rank[r], step, microbatch);
-        if (fact && !sample_is_due(record, fact)) return false;
+        if (fact && !sample_is_due(record, &record->rank[r], fact)) return false;
     }
     return true;
 }

@@ -42,6 +42,8 @@ bool facts_was_reduced(const struct rank_record *rank, int step, int unit);
 /* Was each of these reductions divided by what is due? */
 bool facts_divisors_are_due(const struct record *record, const struct rank_record *rank, int step, int unit);
 /* Were the sequences of this micro-batch those that are due, wherever they were read? */
+/* The first sequence that a micro-batch's rank must read, by the layout alone. */
+int64_t facts_sequence_due(const struct record *record, const struct rank_record *rank, const struct sample_fact *fact);
 bool facts_sample_is_due(const struct record *record, int step, int data_rank, int microbatch);
 
 /* ---- sketches by (step, sequence, unit, kind) ---- */

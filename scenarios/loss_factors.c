@@ -23,7 +23,7 @@ static double undeclared(const struct record *record, const struct loss_fact *fa
     for (int64_t t = 0; t < fact->token_count; t++) {
         if (fact->token_weight[t] == 0) continue; /* ignored, or declared so */
         double ratio = fact->token_weight[t] / declared;
-        if (!(fabs(ratio - 1) <= fabs(worst - 1))) worst = ratio;
+        if (!isnan(worst) && !(fabs(ratio - 1) <= fabs(worst - 1))) worst = ratio;
     }
     return worst * compensation;
 }

@@ -118,7 +118,7 @@ double unit_values_sum_error(const struct unit_values *values, int rank, int ste
     if (!isfinite(norms)) return 0; /* it went in like that */
     for (int k = 0; k < 4; k++) {
         double error = fabs(reduced[k] - sum[k]) / fmax(norms, 1e-300);
-        if (!(error <= worst)) worst = error;
+        if (!isnan(worst) && !(error <= worst)) worst = error;
     }
     return worst;
 }

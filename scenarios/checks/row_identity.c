@@ -25,7 +25,7 @@ static void check_rows(const struct evidence *e, struct check_output *output, co
                        const struct sample_fact *fact)
 {
     for (int i = 0; i < fact->count; i++) {
-        int64_t due = (int64_t)fact->step * e->parallel->config.train.global_batch + fact->first_sequence + i;
+        int64_t due = facts_sequence_due(e->parallel, rank, fact) + i;
         check_value(output, fact->sequences[i] != due, 0);
         if (fact->sequences[i] == due) continue;
         struct finding finding = finding_new(&site_data_sample, place_at(rank->rank, fact->step, fact->microbatch));

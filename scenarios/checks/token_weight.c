@@ -30,7 +30,7 @@ static double worst_weight(const struct loss_fact *fact, double due, bool *ret_i
         if (fact->token_weight[t] == 0) continue;
         weighing++;
         double ratio = fact->token_weight[t] / due;
-        if (!(fabs(ratio - 1) <= fabs(worst - 1))) worst = ratio;
+        if (!isnan(worst) && !(fabs(ratio - 1) <= fabs(worst - 1))) worst = ratio;
     }
     *ret_ignored = weighing > fact->valid;
     return weighing < fact->valid ? 0 : worst;
