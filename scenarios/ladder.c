@@ -5,7 +5,7 @@
 
 double ladder_screen(enum format working, double terms_count)
 {
-    return 16 * format_traits[working].unit_roundoff * sqrt(terms_count);
+    return 4 * format_traits[working].unit_roundoff * sqrt(terms_count);
 }
 
 double ladder_limit(double error_fp32, double terms_count)

@@ -8,7 +8,7 @@
  * with K the length of the sums behind the quantity.
  *
  * The second rung costs another pair of runs, so the first alone decides whether it is needed: where every e
- * is at most the screening limit, 16 * u * sqrt(K) with u the working format's unit roundoff, nothing more is run
+ * is at most the screening limit, 4 * u * sqrt(K) with u the working format's unit roundoff, nothing more is run
  * and nothing is wrong. The limit is several times what healthy layouts show and far
  * under what the mildest fault of the catalogue does; exact properties (weights, contributions, versions,
  * copies) do not go through it at all. "deep" runs always take the second rung.
