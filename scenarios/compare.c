@@ -37,11 +37,12 @@ static double total_loss(const struct record *record, int step)
     return sum / facts_divisor_due(&record->config);
 }
 
-static void compare_scalar(struct comparison *c, struct difference *d, double a, double b, double terms_count)
+/* least: the size of the terms behind it, where the quantity itself may all but cancel. */
+static void compare_scalar(struct comparison *c, struct difference *d, double a, double b, double least, double terms_count)
 {
     *d = (struct difference){.rank = -1};
     bool same = a == b;
-    difference_set(c, d, same ? 0 : fabs(a - b) / fmax(fabs(b), 1e-300), terms_count, 0);
+    difference_set(c, d, same ? 0 : fabs(a - b) / fmax(fabs(b), least), terms_count, 0);
     d->ratio = a / b;
     d->residual = 0;
 }
@@ -58,8 +59,8 @@ static void compare_step(struct comparison *c, int step)
     s->loss_logged = report ? report->logged : NAN;
     s->norm_parallel = norm_a ? norm_a->norm : NAN;
     s->norm_standalone = norm_b ? norm_b->norm : NAN;
-    compare_scalar(c, &c->loss[step], s->loss_parallel, s->loss_standalone, terms);
-    if (norm_a && norm_b) compare_scalar(c, &c->norm[step], norm_a->norm, norm_b->norm, terms);
+    compare_scalar(c, &c->loss[step], s->loss_parallel, s->loss_standalone, 1, terms);
+    if (norm_a && norm_b) compare_scalar(c, &c->norm[step], norm_a->norm, norm_b->norm, 1e-300, terms);
     for (int p = 0; p < c->params; p++) {
         const struct difference *gradient = &c->gradient[step * c->params + p],
                                 *param = &c->param[(step + 1) * c->params + p];

@@ -64,7 +64,10 @@ static void compare_token_losses(struct comparison *c, struct difference *d, con
         squares += b->loss[t] * b->loss[t];
     }
     *d = (struct difference){.rank = a->rank, .ratio = product / squares};
-    difference_set(c, d, difference == 0 ? 0 : sqrt(difference / squares), terms_count, 0);
+    /* A token's loss is a difference of two logits: where the model knows the token, its rounding is theirs, of size 1
+     * and not of the loss that is left. */
+    double size = fmax(squares, c->parallel->config.model.seq);
+    difference_set(c, d, difference == 0 ? 0 : sqrt(difference / size), terms_count, 0);
 }
 
 static void compare_sequence(struct comparison *c, const struct sketch_table *standalone, int step, int sequence)
