@@ -42,6 +42,7 @@ struct safetensors {
     struct entry **by_name;
 };
 
+/* Formats of eight bits are not read. */
 static const struct { const char *name; int bytes; } dtypes[FORMAT_COUNT] = {
     [FORMAT_FP64] = { "F64", 8 },
     [FORMAT_FP32] = { "F32", 4 },
@@ -198,7 +199,7 @@ static int integers_get(const cJSON *list, int64_t *ret, int max)
 static bool dtype_parse(const char *name, enum format *ret_dtype)
 {
     for (int i = 0; i < FORMAT_COUNT; i++)
-        if (strcmp(name, dtypes[i].name) == 0) {
+        if (dtypes[i].name && strcmp(name, dtypes[i].name) == 0) {
             *ret_dtype = (enum format)i;
             return true;
         }

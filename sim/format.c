@@ -10,10 +10,12 @@
 #include "sim/assertion.h"
 
 const struct format_traits format_traits[FORMAT_COUNT] = {
-    [FORMAT_FP64] = {"fp64", 8, 53, -1022, 1023, 0x1p-53, FORMAT_FP64},
-    [FORMAT_FP32] = {"fp32", 4, 24, -126, 127, 0x1p-24, FORMAT_FP32},
-    [FORMAT_BF16] = {"bf16", 2, 8, -126, 127, 0x1p-8, FORMAT_FP32},
-    [FORMAT_FP16] = {"fp16", 2, 11, -14, 15, 0x1p-11, FORMAT_FP32},
+    [FORMAT_FP64] = {"fp64", 8, 53, -1022, 1023, 0x1p-53, FORMAT_FP64, 0x1.fffffffffffffp1023, true},
+    [FORMAT_FP32] = {"fp32", 4, 24, -126, 127, 0x1p-24, FORMAT_FP32, 0x1.fffffep127, true},
+    [FORMAT_BF16] = {"bf16", 2, 8, -126, 127, 0x1p-8, FORMAT_FP32, 0x1.fep127, true},
+    [FORMAT_FP16] = {"fp16", 2, 11, -14, 15, 0x1p-11, FORMAT_FP32, 65504, true},
+    [FORMAT_FP8_E4M3] = {"fp8_e4m3", 1, 4, -6, 8, 0x1p-4, FORMAT_FP32, 448, false}, /* 480's pattern is NaN */
+    [FORMAT_FP8_E5M2] = {"fp8_e5m2", 1, 3, -14, 15, 0x1p-3, FORMAT_FP32, 57344, true},
 };
 
 bool format_parse(const char *name, enum format *ret_format)
@@ -30,14 +32,15 @@ bool format_parse(const char *name, enum format *ret_format)
 double format_round(enum format format, double value)
 {
     const struct format_traits *traits = &format_traits[format];
-    if (format == FORMAT_FP64 || value == 0 || !isfinite(value)) return value;
+    double overflow = copysign(traits->infinite ? (double)INFINITY : (double)NAN, value);
+    if (isinf(value)) return overflow;
+    if (format == FORMAT_FP64 || value == 0 || isnan(value)) return value;
     if (format == FORMAT_FP32) return (double)(float)value;
     int exponent = ilogb(value);
     if (exponent < traits->exponent_min) exponent = traits->exponent_min; /* subnormal: fixed last place */
     int last_place = exponent - (traits->significand_bits - 1);
     double rounded = ldexp(rint(ldexp(value, -last_place)), last_place);
-    double largest = ldexp(2 - ldexp(1, 1 - traits->significand_bits), traits->exponent_max);
-    return fabs(rounded) > largest ? copysign(INFINITY, value) : rounded;
+    return fabs(rounded) > traits->largest ? overflow : rounded;
 }
 
 /* Rounding on the bits of an fp32 number, the same values as format_round: + (half a step - 1 + last kept
@@ -49,29 +52,55 @@ static inline uint32_t round_bf16(uint32_t bits)
     return ((bits & 0x7FFFFFFF) > 0x7F800000 ? quiet : rounded) & 0xFFFF0000;
 }
 
-static inline uint32_t round_fp16(uint32_t bits)
+/* The other formats have fewer exponents. dropped: bits of the fraction; largest, normal: the largest finite
+ * and the least normal value, overflow: what lies beyond, as patterns of fp32; shift: the number whose last
+ * bit weighs as much as the subnormals' step. */
+static inline __attribute__((always_inline)) uint32_t
+round_narrow(uint32_t bits, int dropped, uint32_t largest, uint32_t overflow, uint32_t normal, float shift)
 {
     uint32_t sign = bits & 0x80000000, magnitude = bits & 0x7FFFFFFF, subnormal;
-    uint32_t normal = (magnitude + 0xFFF + (magnitude >> 13 & 1)) & 0xFFFFE000;
-    normal = normal >= 0x47800000 ? 0x7F800000 : normal; /* 2^16 and above */
+    uint32_t kept = ~((UINT32_C(1) << dropped) - 1), half = (UINT32_C(1) << (dropped - 1)) - 1;
+    uint32_t rounded = (magnitude + half + (magnitude >> dropped & 1)) & kept;
+    rounded = rounded > largest ? overflow : rounded;
     float small;
     memcpy(&small, &magnitude, sizeof small);
-    small = (small + 0x1p-1f) - 0x1p-1f; /* the last bit of 1/2 weighs 2^-24, the subnormals' step */
+    small = (small + shift) - shift;
     memcpy(&subnormal, &small, sizeof subnormal);
-    uint32_t rounded = magnitude < 0x38800000 ? subnormal : normal; /* 2^-14 */
-    rounded = magnitude > 0x7F800000 ? (magnitude | 0x00400000) & 0xFFFFE000 : rounded;
+    rounded = magnitude < normal ? subnormal : rounded;
+    rounded = magnitude > 0x7F800000 ? (magnitude | 0x00400000) & kept : rounded;
     return sign | rounded;
 }
 
+/* Loops without branches, one a format, so that the compiler makes vector code of them; gcc asks for it. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define VECTORIZED __attribute__((optimize("O3")))
+#else
+#define VECTORIZED
+#endif
+#define DEFINE_ROUND_ARRAY(name, rounded) \
+    VECTORIZED static void name(void *data, size_t count) \
+    { \
+        unsigned char *at = data; \
+        for (size_t i = 0; i < count; i++) { \
+            uint32_t bits; \
+            memcpy(&bits, at + 4 * i, sizeof bits); \
+            bits = (rounded); \
+            memcpy(at + 4 * i, &bits, sizeof bits); \
+        } \
+    }
+DEFINE_ROUND_ARRAY(array_bf16, round_bf16(bits))
+DEFINE_ROUND_ARRAY(array_fp16, round_narrow(bits, 13, 0x477FE000, 0x7F800000, 0x38800000, 0x1p-1f))
+DEFINE_ROUND_ARRAY(array_fp8_e4m3, round_narrow(bits, 20, 0x43E00000, 0x7FC00000, 0x3C800000, 0x1p14f))
+DEFINE_ROUND_ARRAY(array_fp8_e5m2, round_narrow(bits, 21, 0x47600000, 0x7F800000, 0x38800000, 0x1p7f))
+
 void format_round_array(enum format format, void *data, size_t count)
 {
-    if (format_traits[format].storage == format) return;
-    unsigned char *at = data;
-    for (size_t i = 0; i < count; i++, at += 4) {
-        uint32_t bits;
-        memcpy(&bits, at, sizeof bits);
-        bits = format == FORMAT_BF16 ? round_bf16(bits) : round_fp16(bits);
-        memcpy(at, &bits, sizeof bits);
+    switch (format) {
+    case FORMAT_BF16: array_bf16(data, count); break;
+    case FORMAT_FP16: array_fp16(data, count); break;
+    case FORMAT_FP8_E4M3: array_fp8_e4m3(data, count); break;
+    case FORMAT_FP8_E5M2: array_fp8_e5m2(data, count); break;
+    default: break; /* its own storage */
     }
 }
 

@@ -287,19 +287,22 @@ static uint64_t bits_of(double value)
     return bits;
 }
 
-/* The value of a 16-bit pattern, from the definition: sign, e exponent bits, m significand bits. */
-static double decode(unsigned pattern, int e, int m)
+/* The value of a pattern, from the definition: sign, e exponent bits, m significand bits. Without infinities
+ * the last exponent is one like any other, but for its last fraction, which is NaN. */
+static double decode(unsigned pattern, int e, int m, bool infinite)
 {
     int exponent = (int)(pattern >> m & ((1u << e) - 1)), fraction = (int)(pattern & ((1u << m) - 1));
     int bias = (1 << (e - 1)) - 1;
     double value;
-    if (exponent == (1 << e) - 1)
+    if (exponent == (1 << e) - 1 && infinite)
         value = fraction == 0 ? (double)INFINITY : (double)NAN;
+    else if (exponent == (1 << e) - 1 && fraction == (1 << m) - 1)
+        value = (double)NAN;
     else if (exponent == 0)
         value = ldexp(fraction, 1 - bias - m);
     else
         value = ldexp(fraction + (1 << m), exponent - bias - m);
-    return pattern >> 15 ? -value : value;
+    return pattern >> (e + m) ? -value : value;
 }
 
 /* Rounds by all ways there are: scalar and, where fp32 holds the number, array; both must agree. */
@@ -309,7 +312,8 @@ static double round_checked(enum format format, double value)
     if ((double)(float)value == value) {
         float stored[2] = {(float)value, 7.7f};
         format_round_array(format, stored, 1);
-        if (bits_of((double)stored[0]) != bits_of(rounded) || stored[1] != 7.7f)
+        bool same = isnan(rounded) ? isnan(stored[0]) : bits_of((double)stored[0]) == bits_of(rounded);
+        if (!same || stored[1] != 7.7f)
             ck_abort_msg("%s %a: array %a, scalar %a", format_traits[format].name, value, (double)stored[0], rounded);
     }
     return rounded;
@@ -318,46 +322,60 @@ static double round_checked(enum format format, double value)
 static void expect_round(enum format format, double value, double expected)
 {
     double rounded = round_checked(format, value);
-    if (bits_of(rounded) != bits_of(expected))
+    if (isnan(expected) ? !isnan(rounded) : bits_of(rounded) != bits_of(expected))
         ck_abort_msg("%s %a: %a, not %a", format_traits[format].name, value, rounded, expected);
     rounded = round_checked(format, -value);
-    if (bits_of(rounded) != bits_of(-expected))
+    if (isnan(expected) ? !isnan(rounded) : bits_of(rounded) != bits_of(-expected))
         ck_abort_msg("%s %a: %a, not %a", format_traits[format].name, -value, rounded, -expected);
 }
 
 /* Over every pattern: each value is its own rounding; between neighbours, the middle goes to the even
  * pattern and the next fp64 number on either side of it to the nearer one (so there is one rounding:
- * through fp32 that number would become the middle first). Past the last is infinity, subnormals and
- * zero included. */
+ * through fp32 that number would become the middle first). Past the last is infinity, or NaN where there
+ * is none; subnormals and zero included. */
 START_TEST(format_exhaustive)
 {
-    const struct { enum format format; int e, m; } cases[] = {{FORMAT_BF16, 8, 7}, {FORMAT_FP16, 5, 10}};
-    for (int c = 0; c < 2; c++) {
+    const struct { enum format format; int e, m; bool infinite; } cases[] = {
+        {FORMAT_BF16, 8, 7, true}, {FORMAT_FP16, 5, 10, true},
+        {FORMAT_FP8_E4M3, 4, 3, false}, {FORMAT_FP8_E5M2, 5, 2, true},
+    };
+    for (int c = 0; c < 4; c++) {
         enum format format = cases[c].format;
         int e = cases[c].e, m = cases[c].m;
-        for (unsigned p = 0; p < 65536; p++) {
-            double value = decode(p, e, m), rounded = round_checked(format, isnan(value) ? 1 : value);
+        bool infinite = cases[c].infinite;
+        double overflow = infinite ? (double)INFINITY : (double)NAN;
+        unsigned patterns = 2u << (e + m), finite = 0;
+        for (unsigned p = 0; p < patterns; p++) {
+            double value = decode(p, e, m, infinite), rounded = round_checked(format, isnan(value) ? 1 : value);
             if (isnan(value)) {
                 ck_assert(isnan(format_round(format, value)));
                 float stored[3] = {(float)NAN, 1, (float)-NAN};
                 format_round_array(format, stored, 3);
                 ck_assert(isnan(stored[0]) && stored[1] == 1 && isnan(stored[2]));
             } else if (bits_of(rounded) != bits_of(value)) {
-                ck_abort_msg("pattern %04x", p);
+                ck_abort_msg("%s: pattern %04x", format_traits[format].name, p);
             }
+            finite += isfinite(value) != 0;
         }
-        unsigned infinite = ((1u << e) - 1) << m;
-        for (unsigned p = 0; p < infinite; p++) {
-            double low = decode(p, e, m), high = decode(p + 1, e, m);
-            double next = p + 1 == infinite ? 2 * decode(p, e, m) - decode(p - 1, e, m) : high;
+        finite /= 2; /* patterns 0 ... finite - 1 are the non-negative numbers */
+        ck_assert_double_eq(decode(finite - 1, e, m, infinite), format_traits[format].largest);
+        for (unsigned p = 0; p < finite; p++) {
+            double low = decode(p, e, m, infinite), high = p + 1 < finite ? decode(p + 1, e, m, infinite) : overflow;
+            double next = p + 1 == finite ? 2 * low - decode(p - 1, e, m, infinite) : high;
             double middle = low / 2 + next / 2; /* exact */
             expect_round(format, middle, p % 2 == 0 ? low : high);
             expect_round(format, nextafter(middle, 0), low);
             expect_round(format, nextafter(middle, (double)INFINITY), high);
         }
-        expect_round(format, 1e300, (double)INFINITY);
+        expect_round(format, 1e300, overflow);
+        expect_round(format, (double)INFINITY, overflow);
         expect_round(format, 0x1p-1074, 0);
     }
+    const double known[] = {448, 464, 464.5, 0x1p-9, 0x1p-10}, become[] = {448, 448, (double)NAN, 0x1p-9, 0};
+    for (int i = 0; i < 5; i++)
+        expect_round(FORMAT_FP8_E4M3, known[i], become[i]);
+    expect_round(FORMAT_FP8_E5M2, 57344, 57344);
+    expect_round(FORMAT_FP8_E5M2, 61440, (double)INFINITY);
 }
 END_TEST
 
@@ -367,8 +385,8 @@ START_TEST(format_array_equals_scalar)
 {
     enum { RUN = 1021 };
     static float run[RUN], rounded[RUN];
-    for (int c = 0; c < 2; c++) {
-        enum format format = c ? FORMAT_FP16 : FORMAT_BF16;
+    for (int c = FORMAT_BF16; c < FORMAT_COUNT; c++) {
+        enum format format = (enum format)c;
         uint64_t pattern = 0;
         while (pattern < UINT64_C(1) << 32) {
             for (int i = 0; i < RUN; i++, pattern += 4099) {
@@ -412,8 +430,8 @@ START_TEST(format_storage_and_names)
         ck_assert(format_parse(traits->name, &format) && format == (enum format)i);
         ck_assert_double_eq(traits->unit_roundoff, ldexp(1, -traits->significand_bits));
         ck_assert_uint_eq(format_storage_bytes(format), traits->storage == FORMAT_FP64 ? 8 : 4);
-        double largest = ldexp(2 - ldexp(1, 1 - traits->significand_bits), traits->exponent_max);
-        expect_round(format, largest, largest);
+        expect_round(format, traits->largest, traits->largest);
+        ck_assert_int_eq(ilogb(traits->largest), traits->exponent_max);
         expect_round(format, ldexp(1, traits->exponent_min), ldexp(1, traits->exponent_min));
     }
     enum format format = FORMAT_FP16;
