@@ -56,11 +56,12 @@ static inline uint32_t round_bf16(uint32_t bits)
  * and the least normal value, overflow: what lies beyond, as patterns of fp32; shift: the number whose last
  * bit weighs as much as the subnormals' step. */
 static inline __attribute__((always_inline)) uint32_t
-round_narrow(uint32_t bits, int dropped, uint32_t largest, uint32_t overflow, uint32_t normal, float shift)
+round_narrow(uint32_t bits, int dropped, int32_t largest, int32_t overflow, int32_t normal, float shift)
 {
-    uint32_t sign = bits & 0x80000000, magnitude = bits & 0x7FFFFFFF, subnormal;
-    uint32_t kept = ~((UINT32_C(1) << dropped) - 1), half = (UINT32_C(1) << (dropped - 1)) - 1;
-    uint32_t rounded = (magnitude + half + (magnitude >> dropped & 1)) & kept;
+    /* Signed: all are below 2^31, and x86 has no unsigned comparison of vectors. */
+    int32_t magnitude = (int32_t)(bits & 0x7FFFFFFF), subnormal;
+    int32_t kept = ~((1 << dropped) - 1), half = (1 << (dropped - 1)) - 1;
+    int32_t rounded = (int32_t)((uint32_t)magnitude + (uint32_t)half + ((uint32_t)magnitude >> dropped & 1)) & kept;
     rounded = rounded > largest ? overflow : rounded;
     float small;
     memcpy(&small, &magnitude, sizeof small);
@@ -68,7 +69,7 @@ round_narrow(uint32_t bits, int dropped, uint32_t largest, uint32_t overflow, ui
     memcpy(&subnormal, &small, sizeof subnormal);
     rounded = magnitude < normal ? subnormal : rounded;
     rounded = magnitude > 0x7F800000 ? (magnitude | 0x00400000) & kept : rounded;
-    return sign | rounded;
+    return (bits & 0x80000000) | (uint32_t)rounded;
 }
 
 /* Loops without branches, one a format, so that the compiler makes vector code of them; gcc asks for it. */
