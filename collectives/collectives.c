@@ -131,7 +131,7 @@ static void place_own(struct operation *o, struct buffer in)
         o->parts[i].ledger = NULL;
     struct part own = o->parts[o->me], *place = &o->parts[o->me];
     copy(place->data, in.data, place->count, o->storage);
-    values_round(place->data, place->count, o->storage, o->wire);
+    values_round(place->data, place->count - place->uncounted, o->storage, o->wire);
     own.data = place->data;
     own.ledger = in.ledger;
     part_take(o, place, &own);

@@ -19,7 +19,7 @@ struct comm {
     const struct site *site;      /* required: its name is the purpose in every report */
     struct where where;
     const char *algorithm;        /* NULL: the op's default (communicator_set_algorithm, else its first line) */
-    size_t uncounted;             /* elements passed beside a real system's payload (probes), left out of traffic */
+    size_t uncounted;             /* elements passed beside a real system's payload (probes): left out of traffic, never rounded */
 };
 
 /* Numbers that move, with what went into them. */

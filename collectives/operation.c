@@ -58,7 +58,7 @@ void part_reduce(struct operation *o, struct part *to, const struct part *from)
         reduce_fp64(to->data, from->data, to->count, o->reduce);
     else
         reduce_fp32(to->data, from->data, to->count, o->reduce);
-    values_round(to->data, to->count, o->storage, o->wire);
+    values_round(to->data, to->count - to->uncounted, o->storage, o->wire);
     if (!to->own || !from->ledger)
         return;
     if (to->ledger != to->own) {
@@ -269,7 +269,7 @@ void operation_run(struct operation *o)
     bool reduces = o->call.reduce >= 0;
     if (reduces) {
         for (int i = 0; i < o->size; i++)
-            values_round(o->parts[i].data, o->parts[i].count, o->storage, o->wire);
+            values_round(o->parts[i].data, o->parts[i].count - o->parts[i].uncounted, o->storage, o->wire);
         if (deviation_kind(o->due) == DEVIATION_DUPLICATE)
             contribute_twice(o);
     }

@@ -51,7 +51,7 @@ static struct buffer payload(struct communicator *c, const struct comm *how, str
         ledger_copy(&c->ledger, in.ledger);
         copy.ledger = &c->ledger;
     }
-    values_round(copy.data, copy.count, copy.storage, copy.wire);
+    values_round(copy.data, copy.count - (how->uncounted < copy.count ? how->uncounted : copy.count), copy.storage, copy.wire);
     deviation_result(c, how->site, where, OP_SEND, due, copy, copy.count);
     return copy;
 }

@@ -20,16 +20,75 @@ struct data_config {
     enum packing packing;
 };
 
+/* Number formats by part (the scenario's `precision`). Numbers are kept in one storage, fp32 or fp64; a narrower
+ * format is what a part rounds its results to:
+ *   param       the parameters that forward and backward read, and what an all-gather of them carries
+ *   compute     operands and results of matrix products, activations between them and their gradients; products add
+ *               up in the storage, as a matrix unit does. fp8: the operands alone are rounded, each row by a power
+ *               of two of its own (row-wise scaling), in the forward and in the gradient to the input; the weight's
+ *               gradient stays wider, and so do activations (bf16)
+ *   residual    the residual stream and its gradient
+ *   softmax     attention's scores, probabilities and output
+ *   logits      logits and their gradient
+ *   accumulate  a weight's gradient over micro-batches, unsharded and after its reduction
+ *   reduce      gradients on their way through a reduction, after each addition
+ *   master      what the optimizer updates; its moments have the storage's format */
+struct precision { enum format param, compute, reduce, accumulate, softmax, logits, residual, master; };
+enum { PRECISION_PARTS = 8 };
+static inline enum format precision_part(const struct precision *p, int i)
+{
+    const enum format parts[PRECISION_PARTS] = {p->param, p->compute, p->reduce, p->accumulate, p->softmax, p->logits, p->residual, p->master};
+    return parts[i];
+}
+static inline struct precision precision_of(enum format f) { return (struct precision){f, f, f, f, f, f, f, f}; }
+static inline bool precision_is(const struct precision *p, enum format format)
+{
+    for (int i = 0; i < PRECISION_PARTS; i++) {
+        if (precision_part(p, i) != format) return false;
+    }
+    return true;
+}
+static inline enum format precision_storage(const struct precision *p)
+{
+    for (int i = 0; i < PRECISION_PARTS; i++) {
+        if (precision_part(p, i) == FORMAT_FP64) return FORMAT_FP64;
+    }
+    return FORMAT_FP32;
+}
+/* The coarsest rounding that a number may meet. */
+static inline double precision_roundoff(const struct precision *p)
+{
+    double largest = 0;
+    for (int i = 0; i < PRECISION_PARTS; i++) {
+        double u = format_traits[precision_part(p, i)].unit_roundoff;
+        if (u > largest) largest = u;
+    }
+    return largest;
+}
+/* All parts fp32 or fp64: no store rounds to less than the storage. */
+static inline bool precision_is_plain(const struct precision *p)
+{
+    return precision_is(p, FORMAT_FP32) || precision_is(p, FORMAT_FP64);
+}
+
+/* Dynamic loss scaling as torch.amp.GradScaler: the loss is multiplied before backward, the reduced gradient
+ * divided; where anything in it is not finite on any rank, the update is left out and the scale multiplied by
+ * backoff; after `interval` updates in a row it is multiplied by growth. */
+enum loss_scaling { LOSS_SCALING_NONE, LOSS_SCALING_STATIC, LOSS_SCALING_DYNAMIC };
+struct loss_scale_config { enum loss_scaling kind; double initial, growth, backoff; int interval; };
+
 enum optimizer_kind { OPTIMIZER_SGD, OPTIMIZER_ADAMW };
 struct train_config {
     int steps, global_batch;
     enum optimizer_kind optimizer;
     double lr, beta1, beta2, eps, weight_decay, momentum;
     double grad_clip;                       /* 0: none */
+    char frozen[256];                       /* patterns of parameters without a gradient, by commas; * at the end: anything */
+    struct loss_scale_config loss_scale;
 };
 
 enum schedule_kind_limits { SCHEDULE_NAME_MAX = 32, STAGES_MAX = 256 };
-enum zero_stage { ZERO_0 = 0, ZERO_3 = 3 };
+enum zero_stage { ZERO_0 = 0, ZERO_1 = 1, ZERO_2 = 2, ZERO_3 = 3 };
 enum sync_mode { SYNC_LAST_MICROBATCH, SYNC_EACH_MICROBATCH };
 enum fsdp_reduce { FSDP_REDUCE_AVG, FSDP_REDUCE_SUM };
 struct layout {
@@ -38,8 +97,11 @@ struct layout {
     char schedule[SCHEDULE_NAME_MAX];       /* "GPipe", "1F1B" */
     bool send_sync;
     int layers_per_stage[STAGES_MAX];       /* [pp], sums to layers */
-    int zero;                               /* 0 or 3 */
+    int zero;                               /* what is sharded over dp_shard: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters */
     bool reshard_after_forward;
+    int bucket_elements;                    /* zero 0..2: gradients are reduced in buckets of at least this many; 0: one bucket a unit */
+    int bucket_alignment;                   /* a bucket's shards are padded to a multiple of this */
+    int prefetch;                           /* zero 3: units whose all-gather is started ahead */
     enum fsdp_reduce reduce_op;
     enum sync_mode sync;
     char all_reduce[32], all_gather[32], reduce_scatter[32]; /* algorithms; "" = default */
@@ -54,8 +116,9 @@ struct run_config {
     struct train_config train;
     struct layout layout;
     struct machine_config machine;
-    enum format format;                     /* storage and arithmetic of the whole run: fp64 or fp32 */
+    struct precision precision;
 };
+static inline enum format run_storage(const struct run_config *config) { return precision_storage(&config->precision); }
 
 static inline int layout_data_ranks(const struct layout *l) { return l->dp_replicate * l->dp_shard; }
 static inline int layout_ranks(const struct layout *l) { return l->pp * layout_data_ranks(l); }

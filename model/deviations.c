@@ -45,7 +45,8 @@ static bool parse_letter(struct parser *p, double *ret_value)
 {
     const struct factor_numbers *n = p->numbers;
     const struct { const char *name; double value; } letters[] = {
-        {"N_unshifted", n->N_unshifted}, {"N_all", n->N_all}, {"n_rank", n->n_rank}, {"M", n->M}, {"D", n->D},
+        {"N_unshifted", n->N_unshifted}, {"N_all", n->N_all}, {"n_rank", n->n_rank},
+        {"D_shard", n->D_shard}, {"D_replicate", n->D_replicate}, {"M", n->M}, {"D", n->D},
         {"P", n->P}, {"C", n->C}, {"T", n->T}, {"E", n->E}, {"A", n->A}, {"N", n->N}, {"n", n->n},
     };
     size_t length = 0;
@@ -57,7 +58,7 @@ static bool parse_letter(struct parser *p, double *ret_value)
             return true;
         }
     }
-    return error_input(p->error, "factor '%s': '%.*s' is none of M, D, P, C, T, E, A, N, N_all, N_unshifted, n, n_rank",
+    return error_input(p->error, "factor '%s': '%.*s' is none of M, D, P, C, T, E, A, N, N_all, N_unshifted, n, n_rank, D_shard, D_replicate",
                        p->text, (int)length, p->at);
 }
 

@@ -2,9 +2,8 @@
  * gradient, norm, clipping, update, and the loss that is reported. */
 #include <math.h>
 
+#include "model/precision.h"
 #include "model/program.h"
-#include "sim/assertion.h"
-#include "sim/hash.h"
 
 static enum format storage_of(const struct program *p)
 {
@@ -21,7 +20,8 @@ void step_begin(struct program *p)
     p->report = 0;
     for (int i = 0; i < p->units_count; i++) p->units[i].backwards = 0;
     p->numbers = (struct factor_numbers){.M = layout->microbatches, .D = p->context.data_ranks, .P = layout->pp, .C = 1,
-        .T = 1, .E = 1, .A = layout->reduce_op == FSDP_REDUCE_AVG ? p->context.data_ranks : 1};
+        .T = 1, .E = 1, .A = layout->reduce_op == FSDP_REDUCE_AVG ? p->context.data_ranks : 1,
+        .D_shard = layout->dp_shard, .D_replicate = layout->dp_replicate};
     if (!p->is_last) return;
     p->counts = data_count(&p->run->data, (int64_t)p->step * config->train.global_batch +
                            (int64_t)p->data_rank * layout->microbatches * per, (int64_t)layout->microbatches * per);
@@ -37,37 +37,69 @@ void step_begin(struct program *p)
     p->denominator = factor_site(p->run->plan, &site_loss_denominator, how.where, counts[0], &p->numbers);
 }
 
+/* Sums the copies of a shard over dp_replicate (HSDP). In PyTorch's order: what came from earlier reductions of the
+ * step is added first, and then all of it is reduced; the other way round, only the last one is. */
+static void reduce_replicas(struct program *p, struct unit *unit)
+{
+    struct where where = program_where(p, -1, unit->index);
+    struct comm how = {.site = &site_hsdp_replicate_reduce, .where = where, .uncounted = (size_t)unit->pieces_count * unit->probe_count};
+    size_t count = unit->shard_trained_count + how.uncounted;
+    if (p->context.replicate_group->size == 1 || p->run->config->layout.zero < ZERO_2 || unit->trained_count == 0) return;
+    struct ledger ledger;
+    ledger_init(&ledger);
+    unit_reduced_ledger(unit, &ledger);
+    struct buffer buffer = {unit->reduced, count, storage_of(p), p->run->config->precision.reduce, &ledger};
+    all_reduce(p->communicator, p->context.replicate_group, &how, buffer, REDUCE_SUM);
+    vector_round(unit->reduced, unit->shard_trained_count, storage_of(p), p->run->config->precision.accumulate);
+    for (int k = 0; k < unit->pieces_count; k++) ledger_copy(&unit->pieces[k].reduced_ledger, &ledger);
+    ledger_done(&ledger);
+}
+
+/* Takes over the outstanding reductions; where a scatter was deferred to the end, sums the replicas. */
 static void flush(struct program *p)
 {
     struct where where = program_where(p, -1, -1);
-    if (!decision_site(p->run->plan, &site_pp_grad_flush, where, true, true)) return;
-    for (int i = 0; i < p->units_count; i++) unit_apply_pending(&p->units[i], &p->context, where);
+    bool wait = decision_site(p->run->plan, &site_pp_grad_flush, where, true, true);
+    for (int b = 0; wait && b < p->context.buckets_count; b++) bucket_apply(&p->context.buckets[b], &p->context, where);
+    for (int i = 0; i < p->units_count; i++) reduce_replicas(p, &p->units[i]);
 }
 
-/* What no reduction took: where parameters are whole, the optimizer sees it all the same (param.grad is the
+/* What no reduction took: where gradients are whole, the optimizer sees it all the same (param.grad is the
  * accumulator); where they are sharded it stays behind. */
 static void keep_unreduced(struct program *p, struct unit *unit)
 {
+    enum format storage = storage_of(p);
     if (!unit->is_unreduced) return;
-    unit_record_gradient(unit, &p->context, p->step, -1, GRADIENT_UNREDUCED);
-    if (unit->sharded) return;
-    size_t count = unit->shard_count + unit->probe_count;
-    p->run->ops->vector_add(unit->grad_shard, unit->grad_shard, unit->grad, count);
-    ledger_add(&unit->grad_shard_ledger, &unit->grad_ledger);
-    memset(unit->grad, 0, count * format_storage_bytes(storage_of(p)));
-    ledger_clear(&unit->grad_ledger);
-    unit->is_unreduced = false;
+    unit_record_gradient(unit, &p->context, p->step, -1, GRADIENT_UNREDUCED, -1);
+    if (p->run->config->layout.zero >= ZERO_2) return;
+    for (int k = 0; k < unit->pieces_count; k++) {
+        struct unit_piece *piece = &unit->pieces[k];
+        char *to = element_at(unit->reduced, piece->own_at, storage), *probes = unit_reduced_probes(unit, k, storage);
+        if (piece->own_count > 0)
+            p->run->ops->vector_add(to, to, element_at(unit->grad, piece->own_from, storage), piece->own_count);
+        p->run->ops->vector_add(probes, probes, unit->grad_probes, unit->probe_count);
+        ledger_add(&piece->reduced_ledger, &unit->grad_ledger);
+    }
+    unit_clear_accumulator(unit, storage);
 }
 
 static void reduce_tied(struct program *p)
 {
     if (!p->embedding) return;
     struct unit *unit = program_unit(p, 0, p->is_last ? 1 : 0);
-    struct comm how = {.site = &site_tied_grad_reduce, .where = program_where(p, -1, -1), .uncounted = unit->probe_count};
-    struct buffer buffer = {unit->grad_shard, unit->shard_count + unit->probe_count, storage_of(p), storage_of(p), &unit->grad_shard_ledger};
+    if (unit->trained_count == 0) return;
+    struct comm how = {.site = &site_tied_grad_reduce, .where = program_where(p, -1, -1), .uncounted = (size_t)unit->pieces_count * unit->probe_count};
+    struct ledger ledger;
+    ledger_init(&ledger);
+    unit_reduced_ledger(unit, &ledger);
+    struct buffer buffer = {unit->reduced, unit->shard_trained_count + how.uncounted, storage_of(p), p->run->config->precision.reduce, &ledger};
     all_reduce(p->communicator, p->embedding, &how, buffer, REDUCE_SUM);
+    vector_round(unit->reduced, unit->shard_trained_count, storage_of(p), p->run->config->precision.accumulate);
+    for (int k = 0; k < unit->pieces_count; k++) ledger_copy(&unit->pieces[k].reduced_ledger, &ledger);
+    ledger_done(&ledger);
 }
 
+/* Squares of what this rank owns; whole gradients (zero 0) count once over the data ranks. */
 static double clip(struct program *p)
 {
     const struct train_config *train = &p->run->config->train;
@@ -75,9 +107,10 @@ static double clip(struct program *p)
     double squares = 0;
     for (int i = 0; i < p->units_count; i++) {
         if (p->units[i].part) continue; /* the tied copy is counted where the embedding is */
-        squares += p->run->ops->vector_sum_squares(p->units[i].grad_shard, p->units[i].shard_count);
+        squares += p->run->ops->vector_sum_squares(p->units[i].reduced, p->units[i].shard_trained_count);
     }
-    fact.local_squares = p->run->config->layout.zero == ZERO_3 || p->data_rank == 0 ? squares : 0;
+    bool counts = p->run->config->layout.zero == ZERO_0 ? p->data_rank == 0 : p->record->replicate == 0;
+    fact.local_squares = counts ? squares : 0;
     struct comm how = {.site = &site_clip_norm_reduce, .where = program_where(p, -1, -1)};
     all_reduce(p->communicator, p->norm_group, &how, (struct buffer){&squares, 1, FORMAT_FP64, FORMAT_FP64, NULL}, REDUCE_SUM);
     fact.norm = sqrt(squares);
@@ -89,69 +122,18 @@ static double clip(struct program *p)
     return fact.coefficient;
 }
 
-/* ---- capture ---- */
-
-static double gradient_norm(const struct program *p, const struct unit *unit, int i)
-{
-    const struct unit_param *q = &unit->params[i];
-    const char *data = (const char *)unit->grad_shard + q->shard_at * format_storage_bytes(storage_of(p));
-    return sqrt(p->run->ops->vector_sum_squares(data, (size_t)(q->my_rows * q->columns)));
-}
-
-/* How large the terms were whose sum a gradient is, where that sum can vanish in exact arithmetic and leave noise:
- * - A bias' gradient sums the same output gradients as its matrix' does, there each times an input of size about
- *   1 (a key bias without RoPE has no gradient at all).
- * - Queries and keys get theirs through the softmax' backward, a difference of terms of the size that the
- *   values get; where a query sees one key only, nothing is left. A loss of eight bits is taken as noise. */
-static double terms_norm(const struct program *p, const struct unit *unit, int i)
-{
-    static const int matrix_of[] = {[LAYER_BQ] = LAYER_WQ, [LAYER_BK] = LAYER_WK, [LAYER_BV] = LAYER_WV, [LAYER_BO] = LAYER_WO,
-                                    [LAYER_B1] = LAYER_W1, [LAYER_B2] = LAYER_W2, [LAYER_B3] = LAYER_W3};
-    if (unit->index == 0 || unit->index == p->run->config->model.layers + 1) return 0;
-    int matrix = i >= LAYER_BQ ? matrix_of[i] : i;
-    double own = i >= LAYER_BQ ? gradient_norm(p, unit, matrix) : 0;
-    bool through_softmax = matrix == LAYER_WQ || matrix == LAYER_WK;
-    return through_softmax ? fmax(own, gradient_norm(p, unit, LAYER_WV) / 256) : own;
-}
-
-static void capture(struct program *p, const struct unit *unit, int step, enum tensor_kind kind)
-{
-    enum format storage = storage_of(p);
-    const struct layout *layout = &p->run->config->layout;
-    for (int i = 0; i < unit->count; i++) {
-        const struct unit_param *q = &unit->params[i];
-        size_t count = (size_t)(q->my_rows * q->columns), bytes = count * format_storage_bytes(storage);
-        const char *from = (const char *)(kind == TENSOR_GRADIENT ? unit->grad_shard : unit->shard) + q->shard_at * format_storage_bytes(storage);
-        void *data = arena_alloc(p->record->arena, bytes ? bytes : 1);
-        memcpy(data, from, bytes);
-        struct tensor_fact fact = {.step = step, .param = q->param, .kind = kind, .first_row = q->first_row, .rows = q->my_rows, .data = data,
-            .unit = unit->part ? p->run->config->model.layers + 1 : unit->index,
-            .replica = (layout->zero == ZERO_3 ? p->record->replicate : p->data_rank) + (unit->part ? p->context.data_ranks : 0)};
-        struct hash hash;
-        hash_init(&hash);
-        hash_reals(&hash, data, count, storage);
-        hash_finish(&hash, fact.digest);
-        if (kind == TENSOR_GRADIENT) fact.terms_norm = terms_norm(p, unit, i);
-        record_push(p->record, tensors, fact);
-    }
-}
-
-void capture_params(struct program *p, int step)
-{
-    for (int i = 0; i < p->units_count; i++) capture(p, &p->units[i], step, TENSOR_PARAM);
-}
-
 /* ---- update ---- */
 
 /* Returns how many elements were written. */
-static int64_t update_param(struct program *p, struct unit *unit, int i, double coefficient)
+static int64_t update_slice(struct program *p, struct unit *unit, const struct slice *slice, double coefficient)
 {
     const struct train_config *train = &p->run->config->train;
     const struct ops *ops = p->run->ops;
-    const struct unit_param *q = &unit->params[i];
-    size_t count = (size_t)(q->my_rows * q->columns), offset = q->shard_at * format_storage_bytes(storage_of(p));
-    char *values = (char *)unit->shard + offset, *moment1 = (char *)unit->moment1 + offset, *moment2 = (char *)unit->moment2 + offset;
-    const char *gradient = (const char *)unit->grad_shard + offset;
+    enum format storage = storage_of(p);
+    size_t count = (size_t)slice->count;
+    char *values = element_at(unit->master, slice->at, storage), *moment1 = element_at(unit->moment1, slice->at, storage),
+         *moment2 = element_at(unit->moment2, slice->at, storage);
+    const char *gradient = element_at(unit->reduced, slice->at, storage);
     if (train->optimizer == OPTIMIZER_ADAMW) {
         ops->adamw_update(values, gradient, moment1, moment2, count, coefficient, train->lr, train->beta1, train->beta2, train->eps,
                           train->weight_decay, unit->updates + 1);
@@ -159,40 +141,44 @@ static int64_t update_param(struct program *p, struct unit *unit, int i, double 
         ops->sgd_update(values, gradient, train->momentum != 0 ? moment1 : NULL, count, coefficient, train->lr, train->momentum,
                         train->weight_decay, unit->updates + 1);
     }
-    return (int64_t)count;
+    vector_round(values, count, storage, p->run->config->precision.master);
+    return slice->count;
 }
 
-static void update(struct program *p, struct unit *unit, double coefficient)
+/* The stamp goes with the writing: what was not updated keeps the old one. */
+static void stamp(struct program *p, struct unit *unit)
 {
-    enum format storage = storage_of(p);
+    int me = p->run->config->layout.zero == ZERO_0 ? 0 : p->context.shard_group->me;
+    ledger_clear(&unit->shard_version);
+    ledger_add_term(&unit->shard_version, (struct origin){p->step + 1, me, -1, unit->index}, 1, 1);
+}
+
+static void update(struct program *p, struct unit *unit, double coefficient, bool skipped)
+{
     struct where where = program_where(p, -1, unit->index);
-    bool has_gradient = unit->grad_shard_ledger.count > 0; /* as PyTorch: a parameter without one is left alone */
-    bool any = false;
-    for (int i = 0; i < unit->count; i++) {
-        const struct unit_param *q = &unit->params[i];
+    /* As PyTorch: a parameter without a gradient is left alone. A step that all leave out is done, with nothing written. */
+    bool has_gradient = unit_has_gradient(unit) && !skipped, any = skipped || unit->trained_count == 0, wrote = false;
+    for (int k = 0; k < unit->slices_count; k++) {
+        const struct slice *slice = &unit->slices[k];
+        const struct unit_param *q = &unit->params[slice->i];
         where.param = p->run->params.params[q->param].info.name;
         struct update_fact fact = {.step = p->step, .unit = unit->part ? p->run->config->model.layers + 1 : unit->index,
-                                   .param = q->param, .elements = q->my_rows * q->columns};
-        int64_t written = 0;
-        bool owns = decision_site(p->run->plan, &site_optimizer_owns, where, true, true);
-        if (owns && has_gradient) {
-            written += update_param(p, unit, i, coefficient);
+                                   .param = q->param, .elements = slice->count};
+        bool owns = decision_site(p->run->plan, &site_optimizer_owns, where, !q->frozen, !q->frozen);
+        if (owns && has_gradient && !q->frozen) {
+            int64_t written = update_slice(p, unit, slice, coefficient);
             fact.updates = fact.elements > 0 ? (int)(written / fact.elements) : 1;
-            any = true;
+            any = wrote = true;
         }
         tensor_site(p->run->plan, &site_optimizer_update, where,
-                    tensor_1d((char *)unit->shard + q->shard_at * format_storage_bytes(storage), storage, fact.elements));
-        fact.version = any ? p->step + 1 : unit->shard_version.terms[0].origin.step;
+                    tensor_1d(element_at(unit->master, slice->at, storage_of(p)), storage_of(p), slice->count));
+        fact.version = any || q->frozen ? p->step + 1 : unit->shard_version.terms[0].origin.step;
         record_push(p->record, updates, fact);
     }
-    unit->updates += any;
-    if (any) { /* the stamp goes with the writing: what was not updated keeps the old one */
-        ledger_clear(&unit->shard_version);
-        ledger_add_term(&unit->shard_version, (struct origin){p->step + 1, unit->sharded ? p->context.shard_group->me : 0, -1, unit->index}, 1, 1);
-        if (!unit->sharded) ledger_copy(&unit->full_version, &unit->shard_version);
-    }
-    memset(unit->grad_shard, 0, (unit->shard_count + unit->probe_count) * format_storage_bytes(storage));
-    ledger_clear(&unit->grad_shard_ledger);
+    unit->updates += wrote;
+    if (any) stamp(p, unit);
+    memset(unit->reduced, 0, (unit->shard_trained_count + (size_t)unit->pieces_count * unit->probe_count) * format_storage_bytes(storage_of(p)));
+    for (int k = 0; k < unit->pieces_count; k++) ledger_clear(&unit->pieces[k].reduced_ledger);
 }
 
 /* The loss that is printed: the mean over data ranks of D * sum S / denominator (stages without a loss count
@@ -213,12 +199,14 @@ void step_finish(struct program *p)
     flush(p);
     for (int i = 0; i < p->units_count; i++) keep_unreduced(p, &p->units[i]);
     reduce_tied(p);
+    bool skipped = loss_scale_unscale(p);
     for (int i = 0; i < p->units_count; i++) {
-        unit_record_gradient(&p->units[i], &p->context, p->step, -1, GRADIENT_REDUCED);
-        capture(p, &p->units[i], p->step, TENSOR_GRADIENT);
+        if (p->units[i].trained_count > 0) unit_record_gradient(&p->units[i], &p->context, p->step, -1, GRADIENT_REDUCED, -1);
     }
+    capture_gradients(p);
     double coefficient = clip(p);
-    for (int i = 0; i < p->units_count; i++) update(p, &p->units[i], coefficient);
+    for (int i = 0; i < p->units_count; i++) update(p, &p->units[i], coefficient, skipped);
     capture_params(p, p->step);
+    unit_refresh(p->units, p->units_count, &p->context, p->step);
     report(p);
 }

@@ -37,23 +37,11 @@ static void make_groups(struct program *p)
     p->pp = communicator_group(p->communicator, "pp");
     p->dp = communicator_group_over(p->communicator, "dp", data_axes, 2);
     /* The norm adds what each rank owns: shards differ over dp_shard, whole copies are counted once. */
-    p->norm_group = layout->zero == ZERO_3 ? communicator_group_over(p->communicator, "model", model_axes, 2) : p->pp;
+    p->norm_group = layout->zero == ZERO_0 ? p->pp : communicator_group_over(p->communicator, "model", model_axes, 2);
     if (p->tied_apart && (p->is_first || p->is_last)) {
         int me = rank_id(p->rank), pair[2] = {mesh_rank_at(&p->run->mesh, me, "pp", 0),
                                               mesh_rank_at(&p->run->mesh, me, "pp", layout->pp - 1)};
         p->embedding = communicator_group_of(p->communicator, "embedding", pair, 2);
-    }
-}
-
-static void load_values(struct program *p, struct unit *unit)
-{
-    enum format storage = p->run->ops->storage;
-    size_t bytes = format_storage_bytes(storage);
-    for (int i = 0; i < unit->count; i++) {
-        const struct unit_param *q = &unit->params[i];
-        memcpy((char *)unit->shard + q->shard_at * bytes,
-               (const char *)p->run->initial[q->param] + (size_t)(q->first_row * q->columns) * bytes,
-               (size_t)(q->my_rows * q->columns) * bytes);
     }
 }
 
@@ -64,15 +52,13 @@ static void add_unit(struct program *p, int index, int part)
     for (int i = 0; i < table->count; i++) {
         if (table->params[i].unit == index) params[count++] = i;
     }
-    struct unit *unit = &p->units[p->units_count++];
-    unit_init(unit, &p->context, index, part, params, count, table, p->run->config->layout.zero == ZERO_3);
-    load_values(p, unit);
+    unit_init(&p->units[p->units_count++], &p->context, index, part, params, count, table, p->run->record->frozen);
 }
 
 static void make_units(struct program *p)
 {
     const struct run_config *config = p->run->config;
-    int units = unit_count(&config->model), shards = p->context.shard_group->size;
+    int units = unit_count(&config->model);
     p->units = arena_zalloc(p->context.arena, (size_t)(units + 1) * sizeof *p->units);
     for (int u = 0; u < units; u++) {
         if (layout_stage_of_unit(&config->layout, &config->model, u) != p->stage) continue;
@@ -80,17 +66,8 @@ static void make_units(struct program *p)
         add_unit(p, u, 0);
     }
     if (p->tied_apart && p->is_last) add_unit(p, 0, 1);
-    size_t work = 0, bytes = format_storage_bytes(p->run->ops->storage);
-    for (int i = 0; i < p->units_count; i++) {
-        size_t count = unit_work_count(&p->units[i], shards);
-        if (count > work) work = count;
-        struct rank_record *record = p->record;
-        record->param_bytes += (int64_t)(p->units[i].shard_count * bytes);
-        record->grad_bytes += (int64_t)((p->units[i].full_count + p->units[i].shard_count) * bytes);
-        record->optimizer_bytes += (int64_t)(2 * p->units[i].shard_count * bytes);
-    }
-    p->context.gathered = arena_alloc(p->context.arena, work * bytes);
-    p->context.work = arena_alloc(p->context.arena, work * bytes);
+    buckets_make(&p->context, p->units, p->units_count);
+    for (int i = 0; i < p->units_count; i++) unit_load(&p->units[i], &p->context, p->run->initial);
 }
 
 static struct program *program_new(struct rank *rank, const struct run *run)
@@ -114,14 +91,15 @@ static struct program *program_new(struct rank *rank, const struct run *run)
     if (layout->reduce_scatter[0]) communicator_set_algorithm(p->communicator, "reduce_scatter", layout->reduce_scatter);
     make_groups(p);
     p->context = (struct unit_context){.communicator = p->communicator, .data_group = p->dp, .ops = run->ops, .plan = run->plan,
-        .shard_group = communicator_group(p->communicator, "dp_shard"), .record = p->record, .arena = arena,
-        .data_rank = p->data_rank, .data_ranks = layout_data_ranks(layout), .microbatches = layout->microbatches,
-        .reduce_op = layout->reduce_op};
+        .shard_group = communicator_group(p->communicator, "dp_shard"),
+        .replicate_group = communicator_group(p->communicator, "dp_replicate"), .config = config, .record = p->record, .arena = arena,
+        .data_rank = p->data_rank, .data_ranks = layout_data_ranks(layout), .microbatches = layout->microbatches};
     make_units(p);
     schedule_lower(run->schedule, layout->pp, layout->microbatches, p->stage, layout->send_sync, run->plan, id, &p->actions);
     p->microbatches = arena_zalloc(arena, (size_t)layout->microbatches * sizeof *p->microbatches);
     p->arena_pool = arena_zalloc(arena, (size_t)layout->microbatches * sizeof(struct arena *));
     p->scratch = arena_new("scratch", false);
+    loss_scale_begin(p);
     return p;
 }
 
@@ -129,6 +107,7 @@ void program_free(struct program *p)
 {
     if (!p) return;
     for (int i = 0; i < p->units_count; i++) unit_done(&p->units[i]);
+    buckets_done(p->context.buckets, p->context.buckets_count);
     for (int m = 0; p->microbatches && m < p->run->config->layout.microbatches; m++) {
         arena_free(p->microbatches[m].arena);
         ledger_done(&p->microbatches[m].grad_ledger);
@@ -163,9 +142,10 @@ void program_describe(const struct rank *rank, char *text, size_t size)
 
 /* ---- actions ---- */
 
-static struct buffer activations(struct tensor t, size_t probes, struct ledger *ledger)
+/* On the wire in the residual stream's format. */
+static struct buffer activations(const struct program *p, struct tensor t, size_t probes, struct ledger *ledger)
 {
-    return (struct buffer){t.data, (size_t)tensor_count(t) + probes, t.storage, t.storage, ledger};
+    return (struct buffer){t.data, (size_t)tensor_count(t) + probes, t.storage, p->run->config->precision.residual, ledger};
 }
 
 static struct tensor activation_buffer(struct program *p, struct microbatch *mb)
@@ -201,7 +181,7 @@ static void receive_activation(struct program *p, int microbatch)
     struct comm how = {.site = &site_pp_send_activation, .where = program_where(p, microbatch, -1)};
     mb->input = activation_buffer(p, mb);
     memory_poison(mb->input.data, (size_t)tensor_bytes(mb->input));
-    receive(p->communicator, p->pp, &how, activations(mb->input, 0, NULL), p->stage - 1, TAG_FORWARD);
+    receive(p->communicator, p->pp, &how, activations(p, mb->input, 0, NULL), p->stage - 1, TAG_FORWARD);
 }
 
 static void receive_gradient(struct program *p, int microbatch)
@@ -210,7 +190,7 @@ static void receive_gradient(struct program *p, int microbatch)
     size_t probes = p->units[0].probe_count;
     struct comm how = {.site = &site_pp_send_grad, .where = program_where(p, microbatch, -1), .uncounted = probes};
     stage_receive_grad_buffer(p, mb);
-    struct buffer buffer = activations(mb->output_grad, probes, &mb->grad_ledger);
+    struct buffer buffer = activations(p, mb->output_grad, probes, &mb->grad_ledger);
     memory_poison(buffer.data, buffer.count * format_storage_bytes(buffer.storage));
     receive(p->communicator, p->pp, &how, buffer, p->stage + 1, TAG_BACKWARD);
 }
@@ -232,12 +212,12 @@ static void run_action(struct program *p, struct action a)
         break;
     case ACTION_SEND_F:
         how.site = &site_pp_send_activation;
-        send_to(p, &how, activations(mb->output, 0, NULL), p->stage + 1, TAG_FORWARD);
+        send_to(p, &how, activations(p, mb->output, 0, NULL), p->stage + 1, TAG_FORWARD);
         break;
     case ACTION_SEND_B:
         how.site = &site_pp_send_grad;
         how.uncounted = p->units[0].probe_count;
-        send_to(p, &how, activations(mb->input_grad, how.uncounted, &mb->grad_ledger), p->stage - 1, TAG_BACKWARD);
+        send_to(p, &how, activations(p, mb->input_grad, how.uncounted, &mb->grad_ledger), p->stage - 1, TAG_BACKWARD);
         stage_close(p, a.microbatch);
         break;
     }

@@ -7,7 +7,7 @@
 #include "model/deviations.h"
 #include "model/schedule.h"
 #include "model/train.h"
-#include "model/unit.h"
+#include "model/bucket.h"
 #include "model/vectors.h"
 
 /* What all ranks of a run share and only read. */
@@ -40,6 +40,7 @@ struct microbatch {
     double seed;
 };
 
+
 struct program {
     struct rank *rank;
     const struct run *run;
@@ -60,6 +61,7 @@ struct program {
     struct data_counts counts;       /* of this data rank's step */
     struct factor_numbers numbers;
     double report;                   /* this data rank's part of the logged loss */
+    double loss_scale; int scale_good_steps; /* what the loss is multiplied by for the sake of narrow formats; updates in a row */
     int64_t activation_bytes;
 };
 
@@ -77,7 +79,14 @@ void stage_receive_grad_buffer(struct program *p, struct microbatch *mb);
 /* finish.c */
 void step_begin(struct program *p);
 void step_finish(struct program *p);
+/* capture.c: tensors for the comparison */
 void capture_params(struct program *p, int step);
+void capture_gradients(struct program *p);
+/* loss_scale.c */
+void loss_scale_begin(struct program *p);          /* of the run */
+/* Divides the reduced gradients by the scale; agrees on whether anything is not finite; true: leave the update out. */
+bool loss_scale_unscale(struct program *p);
+void loss_scale_update(struct program *p, bool found);
 
 struct where program_where(const struct program *p, int microbatch, int unit);
 struct unit *program_unit(struct program *p, int index, int part); /* NULL: not on this stage */

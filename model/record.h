@@ -48,7 +48,7 @@ struct sketch_fact { int step, microbatch, sequence /* global index within the s
 
 /* Parameter versions a unit computed with: the step whose weights each shard carried (due: all = step). */
 struct version_fact { int step, microbatch, unit; bool backward; int version_min, version_max; int shard_min /* member that carried version_min */;
-                      int shards /* that are in there, as whole as they were (due: all of the group; 1 where not sharded) */;
+                      int shards /* that are in there, as whole as they were */, shards_due /* members that own some of the unit; 1 where not sharded */;
                       uint64_t digest /* version_digest of the gathered values, parameter by parameter; 0 where not gathered anew */; };
 
 /* A gradient on its way. In GRADIENT_LOCAL the ledger's rank is the data rank, part the use (0; 1 for the tied head). */
@@ -62,7 +62,8 @@ struct gradient_fact {
     struct ledger ledger;                  /* multiplicities and scales by origin */
     /* REDUCED only: weights measured on the numbers themselves: probes that went through the same additions,
      * reductions and divisions as the gradient. probe[(step parity * D + data rank) * M + micro-batch]. */
-    int probe_count; const double *probe;
+    int pieces, probe_count; const double *probe; /* [pieces * probe_count]: a unit that buckets cut has a set of probes a piece */
+    int call_layer;                        /* LOCAL only: `layer` of the reduction's call; a bucket has that of the unit that completed it */
     double sketch[5];                      /* LOCAL only: vector_sketch of each of the unit's parameters, added up: linear in the gradient */
     bool finite;
 };
@@ -71,16 +72,19 @@ struct factor_fact { const struct site *site; int step, microbatch, unit; double
 /* Was this unit reduced after this micro-batch? */
 struct sync_fact { int step, microbatch, unit; bool synced; };
 struct norm_fact { int step; double local_squares /* of what this rank owns, each element once */, norm, coefficient; };
+/* Loss scaling: what the loss was multiplied by, whether a gradient that is not finite was found, here and anywhere,
+ * whether the update was left out, and the scale of the next step. */
+struct scale_fact { int step; double scale; bool found_here, found, skipped; double next; double largest /* of the reduced gradient here, unscaled */; };
 struct report_fact { int step; double logged; };
 struct update_fact { int step, unit, param; int64_t elements /* of this rank's shard */; int updates; int version /* after */; };
 
-/* A slice of rows of one parameter. */
+/* A run of elements of one parameter: what a rank owns of it. */
 enum tensor_kind { TENSOR_GRADIENT /* raw, reduced */, TENSOR_PARAM /* after the update; step -1: initial */ };
 struct tensor_fact {
     int step, param /* index into param_table */, unit /* where it lives: differs from the param's own for the tied copy */; enum tensor_kind kind;
-    int64_t first_row, rows;               /* rows may be 0: an empty shard */
+    int64_t first, elements;               /* of the parameter, row-major; elements may be 0: an empty shard */
     int replica;                           /* 0: the copy whose data the comparison puts together */
-    const void *data;                      /* rows*columns, storage of the run */
+    const void *data;                      /* [elements], storage of the run */
     uint64_t digest[2];
     double terms_norm;                     /* GRADIENT: || sum of |terms| || estimate for what is zero in exact arithmetic; 0 if not known */
 };
@@ -100,6 +104,7 @@ struct rank_record {
     RECORD_VECTOR(struct factor_fact) factors;
     RECORD_VECTOR(struct sync_fact) syncs;
     RECORD_VECTOR(struct norm_fact) norms;
+    RECORD_VECTOR(struct scale_fact) scales;
     RECORD_VECTOR(struct report_fact) reports;
     RECORD_VECTOR(struct update_fact) updates;
     RECORD_VECTOR(struct tensor_fact) tensors;
@@ -108,6 +113,7 @@ struct rank_record {
     int unwaited;                          /* handles never waited for */
     double busy_s, time_s;                 /* virtual */
     int64_t param_bytes, grad_bytes, optimizer_bytes, activation_peak_bytes, peak_bytes;
+    int microbatches_peak, unsharded_peak; /* micro-batches whose activations, units whose gathered parameters were held at once */
     struct arena *arena;                   /* owns all arrays above */
 };
 
@@ -123,6 +129,7 @@ struct record {
     const char *cpu_path, *gemm, *coroutine, *openblas_core;
     double wall_s, cpu_s;                  /* of the run alone; for `performance` only */
     uint64_t digest[2];                    /* losses, gradients, parameters, communication */
+    const bool *frozen;                    /* [params] */
     const int64_t *valid_due;              /* [steps]: see record_valid_tokens_due */
     struct machine *machine;               /* kept for the texts it owns */
     struct arena *arena;

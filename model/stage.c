@@ -7,6 +7,7 @@
  * 1/N in every gradient, however the batch is cut: token_mean. */
 #include "model/program.h"
 
+#include "model/precision.h"
 #include "sim/assertion.h"
 #include "sim/hash.h"
 
@@ -118,7 +119,7 @@ void stage_draw(struct program *p, int microbatch)
 static struct layer_context layer_context(struct program *p, struct microbatch *mb)
 {
     const struct run_config *config = p->run->config;
-    return (struct layer_context){.model = &config->model, .ops = p->run->ops, .seq = config->model.seq,
+    return (struct layer_context){.model = &config->model, .ops = p->run->ops, .precision = &config->precision, .seq = config->model.seq,
         .batch = layout_sequences_per_microbatch(config), .positions = mb->positions,
         .documents = config->model.document_mask ? mb->documents : NULL, .scratch = p->scratch};
 }
@@ -230,6 +231,7 @@ void stage_forward(struct program *p, int microbatch)
                                     storage_of(p), rows_of(p), model->dim);
         if (unit->index == 0) {
             ops->embedding_forward(y, mb->tokens, unit_param_tensor(unit, 0, storage_of(p)));
+            tensor_round(y, p->run->config->precision.residual);
         } else {
             struct layer_weights weights = weights_of(unit, storage_of(p), false);
             mb->layers[i] = layer_forward(&context, y, x, &weights, mb->arena);
@@ -259,8 +261,9 @@ static void gradient_done(struct program *p, int microbatch, struct microbatch *
         }
         where.param = NULL;
     }
-    void *probes = unit_probes(unit, storage_of(p));
-    ops->vector_add(probes, probes, mb->output_probes, unit->probe_count);
+    if (unit->trained_count == 0) return; /* frozen */
+    vector_round(unit->grad, unit->trained_count, storage_of(p), p->run->config->precision.accumulate);
+    ops->vector_add(unit->grad_probes, unit->grad_probes, mb->output_probes, unit->probe_count);
     for (int i = 0; i < mb->grad_ledger.count; i++) {
         struct ledger_term term = mb->grad_ledger.terms[i];
         term.origin.part = part;
@@ -272,7 +275,8 @@ static void gradient_done(struct program *p, int microbatch, struct microbatch *
 static void post_backward(struct program *p, int microbatch, struct unit *unit)
 {
     const struct layout *layout = &p->run->config->layout;
-    unit_post_backward(unit, p->units, p->units_count, &p->context, program_where(p, microbatch, unit->index), layout->sync);
+    if (unit->trained_count > 0) bucket_backward_done(unit, &p->context, program_where(p, microbatch, unit->index));
+    else unit->backwards++;
     if (layout->reshard_after_forward || unit->backwards == layout->microbatches) unit_reshard(unit, storage_of(p));
 }
 
@@ -290,9 +294,10 @@ static void head_run_backward(struct program *p, int microbatch, struct microbat
     size_t parity = (size_t)(p->step & 1), m = (size_t)p->run->config->layout.microbatches;
     memset(mb->output_probes, 0, head->probe_count * format_storage_bytes(storage_of(p)));
     format_set(mb->output_probes, (parity * (size_t)p->context.data_ranks + (size_t)p->data_rank) * m + (size_t)microbatch,
-               storage_of(p), mb->seed);
+               storage_of(p), mb->seed * p->loss_scale);
     ledger_clear(&mb->grad_ledger);
-    ledger_add_term(&mb->grad_ledger, (struct origin){p->step, p->data_rank, microbatch, 0}, 1, mb->seed);
+    ledger_add_term(&mb->grad_ledger, (struct origin){p->step, p->data_rank, microbatch, 0}, 1, mb->seed * p->loss_scale);
+    if (p->loss_scale != 1) p->run->ops->vector_scale(mb->token_weight.data, p->loss_scale, (size_t)tensor_count(mb->token_weight));
     struct arena_mark mark = arena_mark(mb->arena);
     head_backward_input(&context, dx, mb->token_weight, mb->targets, &weights, mb->head, mb->arena);
     head_backward_weight(&context, &gradients, mb->head);

@@ -26,6 +26,8 @@ static struct mesh make_mesh(const struct layout *layout)
                          .size = {layout->pp, layout->dp_replicate, layout->dp_shard}};
 }
 
+static bool *frozen_params(const struct record *record);
+
 static struct record *record_new(const struct run_config *config)
 {
     struct record *record = memory_zalloc(sizeof *record);
@@ -35,6 +37,7 @@ static struct record *record_new(const struct run_config *config)
     record->ranks = layout_ranks(layout);
     record->mesh = make_mesh(layout);
     record->params = param_table_new(&config->model, record->arena);
+    record->frozen = frozen_params(record);
     record->rank = arena_zalloc(record->arena, (size_t)record->ranks * sizeof *record->rank);
     for (int r = 0; r < record->ranks; r++) {
         struct rank_record *rank = &record->rank[r];
@@ -54,7 +57,7 @@ struct initial *initial_new(const struct run_config *config, struct error *error
 {
     const struct model_config *model = &config->model;
     struct initial *initial = memory_zalloc(sizeof *initial);
-    initial->storage = format_traits[config->format].storage;
+    initial->storage = run_storage(config);
     initial->seed = config->seed;
     initial->arena = arena_new("initial values", false);
     struct param_table params = param_table_new(model, initial->arena);
@@ -80,6 +83,31 @@ void initial_free(struct initial *initial)
     if (!initial) return;
     arena_free(initial->arena);
     free(initial);
+}
+
+static bool pattern_matches(const char *pattern, size_t length, const char *name)
+{
+    if (length > 0 && pattern[length - 1] == '*') return !strncmp(pattern, name, length - 1);
+    return strlen(name) == length && !strncmp(pattern, name, length);
+}
+
+bool train_is_frozen(const struct train_config *train, const char *name)
+{
+    const char *list = train->frozen;
+    while (*list) {
+        size_t length = strcspn(list, ",");
+        if (length > 0 && pattern_matches(list, length, name)) return true;
+        list += length + (list[length] == ',');
+    }
+    return false;
+}
+
+static bool *frozen_params(const struct record *record)
+{
+    bool *frozen = arena_zalloc(record->arena, (size_t)record->params.count * sizeof *frozen);
+    for (int i = 0; i < record->params.count; i++)
+        frozen[i] = train_is_frozen(&record->config.train, record->params.params[i].info.name);
+    return frozen;
 }
 
 static void count_valid(struct record *record, const struct data *data)
@@ -151,7 +179,7 @@ struct record *train_run(const struct run_config *config, struct site_plan *plan
     struct run run = {.config = &record->config, .options = options, .plan = plan, .record = record, .mesh = record->mesh,
                       .params = record->params, .schedule = schedule_find(config->layout.schedule)};
     ASSERT(run.schedule);
-    run.ops = ops_get(config->format, options->cpu_path, options->gemm ? options->gemm : "fixed", error);
+    run.ops = ops_get(run_storage(config), options->cpu_path, options->gemm ? options->gemm : "fixed", error);
     struct initial *own = run.ops && !options->initial ? initial_new(config, error) : NULL;
     const struct initial *initial = options->initial ? options->initial : own;
     if (!run.ops || !initial) {

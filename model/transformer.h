@@ -30,6 +30,7 @@ struct layer_saved;
 struct layer_context {                    /* what is the same for all layers of a micro-batch */
     const struct model_config *model;
     const struct ops *ops;
+    const struct precision *precision;    /* what results are rounded to */
     int64_t batch, seq;
     const int32_t *positions;             /* [T] */
     const int32_t *documents;             /* [T], or NULL where the mask does not use them */

@@ -4,48 +4,159 @@
 
 #include <string.h>
 
+#include "model/bucket.h"
 #include "model/deviations.h"
+#include "model/precision.h"
 #include "model/vectors.h"
 #include "sim/assertion.h"
 
-static char *at(const void *data, size_t element, enum format storage)
+/* Starts of parameters lie on 64 bytes. */
+static size_t padded(int64_t elements)
 {
-    return (char *)data + element * format_storage_bytes(storage);
+    return (size_t)((elements + 15) / 16 * 16);
+}
+
+static int owner_index(const struct unit_context *context)
+{
+    return context->config->layout.zero == ZERO_0 ? 0 : context->shard_group->me;
+}
+
+/* Offsets: the trained parameters first, then the frozen ones. */
+static void lay_out(struct unit *unit, bool frozen)
+{
+    for (int i = 0; i < unit->count; i++) {
+        struct unit_param *p = &unit->params[i];
+        if (p->frozen != frozen) continue;
+        p->full_at = unit->full_count;
+        p->shard_at = unit->shard_count;
+        unit->full_count += padded(p->rows * p->columns);
+        unit->shard_count += unit->sharded ? (size_t)(p->shard_rows * p->columns) : padded(p->rows * p->columns);
+    }
 }
 
 void unit_init(struct unit *unit, const struct unit_context *context, int index, int part, const int *params,
-               int params_count, const struct param_table *table, bool sharded)
+               int params_count, const struct param_table *table, const bool *frozen)
 {
-    enum format storage = context->ops->storage;
-    size_t bytes = format_storage_bytes(storage);
-    int shards = sharded ? context->shard_group->size : 1, me = sharded ? context->shard_group->me : 0;
-    *unit = (struct unit){.index = index, .part = part, .count = params_count, .sharded = sharded};
+    int shards = context->shard_group->size;
+    *unit = (struct unit){.index = index, .part = part, .count = params_count,
+                          .sharded = context->config->layout.zero == ZERO_3};
     for (int i = 0; i < params_count; i++) {
         struct unit_param *p = &unit->params[i];
         p->param = params[i];
         p->dims = table->params[params[i]].info.dims;
         p->rows = table->params[params[i]].rows;
         p->columns = table->params[params[i]].columns;
+        p->frozen = frozen[params[i]];
         p->shard_rows = (p->rows + shards - 1) / shards;
-        p->first_row = p->shard_rows * me < p->rows ? p->shard_rows * me : p->rows;
-        p->my_rows = p->rows - p->first_row < p->shard_rows ? p->rows - p->first_row : p->shard_rows;
-        p->full_at = unit->full_count;
-        p->shard_at = unit->shard_count;
-        unit->full_count += (size_t)((p->rows * p->columns + 15) / 16 * 16); /* 64-byte aligned starts */
-        unit->shard_count += sharded ? (size_t)(p->shard_rows * p->columns)
-                                     : (size_t)((p->rows * p->columns + 15) / 16 * 16);
     }
+    lay_out(unit, false);
+    unit->trained_count = unit->full_count;
+    unit->shard_trained_count = unit->shard_count;
+    lay_out(unit, true);
     unit->probe_count = (size_t)(2 * context->data_ranks * context->microbatches);
-    unit->shard = arena_zalloc(context->arena, unit->shard_count * bytes);
-    unit->full = sharded ? arena_alloc(context->arena, unit->full_count * bytes) : unit->shard;
-    unit->unsharded = !sharded;
-    unit->grad = arena_zalloc(context->arena, (unit->full_count + unit->probe_count) * bytes);
-    unit->grad_shard = arena_zalloc(context->arena, (unit->shard_count + unit->probe_count) * bytes);
-    unit->pending = arena_zalloc(context->arena, (unit->shard_count + unit->probe_count) * bytes);
-    unit->moment1 = arena_zalloc(context->arena, unit->shard_count * bytes);
-    unit->moment2 = arena_zalloc(context->arena, unit->shard_count * bytes);
-    ledger_add_term(&unit->shard_version, (struct origin){0, me, -1, index}, 1, 1);
-    if (!sharded) ledger_copy(&unit->full_version, &unit->shard_version);
+}
+
+static void add_slice(struct unit *unit, int i, int64_t first, int64_t count, size_t at)
+{
+    unit->slices[unit->slices_count++] = (struct slice){i, first, count, at};
+}
+
+/* Zero 3: the rows of this rank. */
+static void own_rows(struct unit *unit, int me)
+{
+    for (int i = 0; i < unit->count; i++) {
+        const struct unit_param *p = &unit->params[i];
+        int64_t first = p->shard_rows * me < p->rows ? p->shard_rows * me : p->rows;
+        int64_t rows = p->rows - first < p->shard_rows ? p->rows - first : p->shard_rows;
+        add_slice(unit, i, first * p->columns, rows * p->columns, p->shard_at);
+    }
+}
+
+/* Otherwise: what lies in this rank's part of each piece, and frozen parameters whole. */
+static void own_parts(struct unit *unit)
+{
+    unit->shard_count = unit->shard_trained_count = 0;
+    for (int k = 0; k < unit->pieces_count; k++) {
+        struct unit_piece *piece = &unit->pieces[k];
+        piece->own_at = unit->shard_count;
+        unit->shard_count += piece->own_count;
+        for (int i = 0; i < unit->count; i++) {
+            const struct unit_param *p = &unit->params[i];
+            size_t start = p->full_at, end = start + (size_t)(p->rows * p->columns);
+            size_t from = start > piece->own_from ? start : piece->own_from;
+            size_t to = end < piece->own_from + piece->own_count ? end : piece->own_from + piece->own_count;
+            if (p->frozen || from >= to) continue;
+            add_slice(unit, i, (int64_t)(from - start), (int64_t)(to - from), piece->own_at + (from - piece->own_from));
+        }
+    }
+    unit->shard_trained_count = unit->shard_count;
+    for (int i = 0; i < unit->count; i++) {
+        struct unit_param *p = &unit->params[i];
+        bool any = false;
+        for (int k = 0; k < unit->slices_count; k++) any = any || unit->slices[k].i == i;
+        if (p->frozen) {
+            add_slice(unit, i, 0, p->rows * p->columns, unit->shard_count);
+            unit->shard_count += padded(p->rows * p->columns);
+        } else if (!any) {
+            add_slice(unit, i, 0, 0, 0); /* an empty part has its place in the records too */
+        }
+    }
+}
+
+void unit_own(struct unit *unit, const struct unit_context *context)
+{
+    enum format storage = context->ops->storage;
+    size_t bytes = format_storage_bytes(storage);
+    int me = owner_index(context);
+    ASSERT(unit->pieces_count >= 1);
+    unit->slices = arena_zalloc(context->arena, (size_t)(unit->count * (unit->pieces_count + 1)) * sizeof *unit->slices);
+    if (unit->sharded) own_rows(unit, me);
+    else own_parts(unit);
+    size_t reduced = unit->shard_trained_count + (size_t)unit->pieces_count * unit->probe_count;
+    bool apart = unit->sharded || context->config->layout.zero != ZERO_0 ||
+                 context->config->precision.param != context->config->precision.master;
+    unit->master = arena_zalloc(context->arena, (unit->shard_count + 1) * bytes);
+    unit->full = apart ? arena_zalloc(context->arena, unit->full_count * bytes) : unit->master;
+    unit->unsharded = !unit->sharded;
+    unit->grad = arena_zalloc(context->arena, unit->full_count * bytes);
+    unit->grad_probes = arena_zalloc(context->arena, unit->probe_count * bytes);
+    unit->reduced = arena_zalloc(context->arena, reduced * bytes);
+    if (context->replicate_group->size > 1 && context->config->layout.zero >= ZERO_2)
+        unit->partial = arena_zalloc(context->arena, reduced * bytes);
+    unit->moment1 = arena_zalloc(context->arena, (unit->shard_trained_count + 1) * bytes);
+    unit->moment2 = arena_zalloc(context->arena, (unit->shard_trained_count + 1) * bytes);
+    ledger_add_term(&unit->shard_version, (struct origin){0, me, -1, unit->index}, 1, 1);
+    struct rank_record *record = context->record;
+    record->param_bytes += (int64_t)((unit->sharded ? unit->shard_count : unit->full_count) * bytes);
+    record->grad_bytes += (int64_t)((unit->full_count + unit->shard_trained_count) * bytes);
+    record->optimizer_bytes += (int64_t)((2 * unit->shard_trained_count + (apart && !unit->sharded ? unit->shard_count : 0)) * bytes);
+}
+
+void unit_load(struct unit *unit, const struct unit_context *context, void *const *initial)
+{
+    const struct precision *precision = &context->config->precision;
+    enum format storage = context->ops->storage;
+    size_t bytes = format_storage_bytes(storage);
+    for (int k = 0; k < unit->slices_count; k++) {
+        const struct slice *slice = &unit->slices[k];
+        if (slice->count == 0) continue;
+        memcpy(element_at(unit->master, slice->at, storage),
+               element_at(initial[unit->params[slice->i].param], (size_t)slice->first, storage), (size_t)slice->count * bytes);
+    }
+    vector_round(unit->master, unit->shard_count, storage, precision->master);
+    if (unit->sharded) return;
+    for (int i = 0; i < unit->count; i++) {
+        const struct unit_param *p = &unit->params[i];
+        memcpy(element_at(unit->full, p->full_at, storage), initial[p->param], (size_t)(p->rows * p->columns) * bytes);
+    }
+    vector_round(unit->full, unit->full_count, storage, precision->master);
+    vector_round(unit->full, unit->full_count, storage, precision->param);
+    ledger_clear(&unit->full_version);
+    int shards = context->config->layout.zero == ZERO_0 ? 1 : context->shard_group->size;
+    for (int s = 0; s < shards; s++) {
+        if (shards == 1 || unit->owners[s])
+            ledger_add_term(&unit->full_version, (struct origin){0, s, -1, unit->index}, 1, 1);
+    }
 }
 
 void unit_done(struct unit *unit)
@@ -53,18 +164,12 @@ void unit_done(struct unit *unit)
     ledger_done(&unit->shard_version);
     ledger_done(&unit->full_version);
     ledger_done(&unit->grad_ledger);
-    ledger_done(&unit->grad_shard_ledger);
-    ledger_done(&unit->pending_ledger);
-}
-
-size_t unit_work_count(const struct unit *unit, int shards)
-{
-    return (unit->shard_count + unit->probe_count) * (size_t)shards;
+    for (int k = 0; k < unit->pieces_count; k++) ledger_done(&unit->pieces[k].reduced_ledger);
 }
 
 static struct tensor view(const struct unit_param *p, void *data, enum format storage)
 {
-    void *start = at(data, p->full_at, storage);
+    void *start = element_at(data, p->full_at, storage);
     return p->dims == 1 ? tensor_1d(start, storage, p->rows) : tensor_2d(start, storage, p->rows, p->columns);
 }
 
@@ -79,22 +184,18 @@ struct tensor unit_grad_tensor(const struct unit *unit, int i, enum format stora
     return view(&unit->params[i], unit->grad, storage);
 }
 
-void *unit_probes(const struct unit *unit, enum format storage)
+void *unit_reduced_probes(const struct unit *unit, int piece, enum format storage)
 {
-    return at(unit->grad, unit->full_count, storage);
+    return element_at(unit->reduced, unit->shard_trained_count + (size_t)piece * unit->probe_count, storage);
 }
 
-static void sketch_gradient(const struct unit *unit, const struct unit_context *context, int i, double ret[5])
-{
-    const struct unit_param *p = &unit->params[i];
-    context->ops->vector_sketch(ret, at(unit->grad, p->full_at, context->ops->storage), (size_t)(p->rows * p->columns));
-}
+/* ---- parameters ---- */
 
 static void note_versions(const struct unit *unit, const struct unit_context *context, struct where where, bool backward,
                           bool gathered)
 {
     struct version_fact fact = {.step = where.step, .microbatch = where.microbatch, .unit = unit->index,
-                                .backward = backward, .version_min = INT32_MAX, .version_max = INT32_MIN};
+                                .backward = backward, .version_min = INT32_MAX, .version_max = INT32_MIN, .shards_due = unit->members};
     for (int i = 0; i < unit->full_version.count; i++) {
         struct origin origin = unit->full_version.terms[i].origin;
         if (origin.step < fact.version_min) fact.shard_min = origin.rank;
@@ -104,36 +205,51 @@ static void note_versions(const struct unit *unit, const struct unit_context *co
     }
     for (int i = 0; gathered && i < unit->count; i++) {
         const struct unit_param *p = &unit->params[i];
-        const void *values = at(unit->full, p->full_at, context->ops->storage);
+        const void *values = element_at(unit->full, p->full_at, context->ops->storage);
         fact.digest = version_digest(fact.digest, context->ops->vector_checksum(values, (size_t)(p->rows * p->columns)));
     }
     record_push(context->record, versions, fact);
 }
 
-void unit_unshard(struct unit *unit, const struct unit_context *context, struct where where, bool backward)
+void unit_unshard_start(struct unit *unit, const struct unit_context *context, struct where where)
+{
+    if (unit->unsharded || unit->gathering) return;
+    enum format storage = context->ops->storage;
+    size_t shards = (size_t)context->shard_group->size;
+    struct comm how = {.site = &site_fsdp_unshard, .where = where};
+    if (!unit->gathered) unit->gathered = arena_alloc(context->arena, unit->shard_count * shards * format_storage_bytes(storage));
+    struct buffer in = {unit->master, unit->shard_count, storage, context->config->precision.param, &unit->shard_version};
+    struct buffer out = {unit->gathered, unit->shard_count * shards, storage, context->config->precision.param, &unit->full_version};
+    unit->gathering = all_gather_start(context->communicator, context->shard_group, &how, out, in, NULL);
+}
+
+static void put_in_place(struct unit *unit, const struct unit_context *context)
 {
     enum format storage = context->ops->storage;
+    size_t bytes = format_storage_bytes(storage);
+    for (int i = 0; i < unit->count; i++) {
+        const struct unit_param *p = &unit->params[i];
+        for (size_t s = 0; s < (size_t)context->shard_group->size; s++) {
+            int64_t first = p->shard_rows * (int64_t)s, rows = p->rows - first;
+            if (rows <= 0) break;
+            if (rows > p->shard_rows) rows = p->shard_rows;
+            memcpy(element_at(unit->full, p->full_at + (size_t)(first * p->columns), storage),
+                   element_at(unit->gathered, s * unit->shard_count + p->shard_at, storage), (size_t)(rows * p->columns) * bytes);
+        }
+    }
+}
+
+void unit_unshard(struct unit *unit, const struct unit_context *context, struct where where, bool backward)
+{
     bool gather = !unit->unsharded;
     if (gather) {
-        size_t shards = (size_t)context->shard_group->size;
-        struct comm how = {.site = &site_fsdp_unshard, .where = where};
-        struct buffer in = {unit->shard, unit->shard_count, storage, storage, &unit->shard_version};
-        struct buffer out = {context->gathered, unit->shard_count * shards, storage, storage, &unit->full_version};
-        all_gather(context->communicator, context->shard_group, &how, out, in, NULL);
-        for (int i = 0; i < unit->count; i++) {
-            const struct unit_param *p = &unit->params[i];
-            for (size_t s = 0; s < shards; s++) {
-                int64_t first = p->shard_rows * (int64_t)s, rows = p->rows - first;
-                if (rows <= 0) break;
-                if (rows > p->shard_rows) rows = p->shard_rows;
-                memcpy(at(unit->full, p->full_at + (size_t)(first * p->columns), storage),
-                       at(context->gathered, s * unit->shard_count + p->shard_at, storage),
-                       (size_t)(rows * p->columns) * format_storage_bytes(storage));
-            }
-        }
+        unit_unshard_start(unit, context, where);
+        collective_wait(context->communicator, unit->gathering);
+        unit->gathering = NULL;
+        put_in_place(unit, context);
         unit->unsharded = true;
     }
-    note_versions(unit, context, where, backward, gather);
+    note_versions(unit, context, where, backward, gather || context->config->layout.zero != ZERO_3);
 }
 
 /* Freed parameters must not be read again: one number in each parameter's row becomes NaN, which any use
@@ -144,121 +260,110 @@ void unit_reshard(struct unit *unit, enum format storage)
     for (int i = 0; i < unit->count; i++) {
         const struct unit_param *p = &unit->params[i];
         for (int64_t row = 0; row < p->rows; row++) {
-            memory_poison(at(unit->full, p->full_at + (size_t)(row * p->columns), storage), format_storage_bytes(storage));
+            memory_poison(element_at(unit->full, p->full_at + (size_t)(row * p->columns), storage), format_storage_bytes(storage));
         }
     }
     unit->unsharded = false;
 }
 
-void unit_record_gradient(const struct unit *unit, const struct unit_context *context, int step, int microbatch,
-                          enum gradient_stage stage)
+/* Zero 0: the computing copy is the master copy, rounded. */
+static void copy_master(struct unit *unit, const struct unit_context *context)
 {
     enum format storage = context->ops->storage;
-    struct gradient_fact fact = {.step = step, .microbatch = microbatch, .unit = unit->index, .stage = stage, .finite = true};
-    const struct ledger *ledger = stage == GRADIENT_REDUCED ? &unit->grad_shard_ledger : &unit->grad_ledger;
-    ledger_init(&fact.ledger);
-    ledger_copy(&fact.ledger, ledger);
-    if (stage == GRADIENT_REDUCED) {
-        double *probe = arena_alloc(context->record->arena, unit->probe_count * sizeof *probe);
-        for (size_t i = 0; i < unit->probe_count; i++) probe[i] = format_get(unit->grad_shard, unit->shard_count + i, storage);
-        fact.probe_count = (int)unit->probe_count;
-        fact.probe = probe;
-        double squares = context->ops->vector_sum_squares(unit->grad_shard, unit->shard_count);
-        fact.finite = squares - squares == 0;
+    if (unit->full != unit->master) {
+        memcpy(unit->full, unit->master, unit->full_count * format_storage_bytes(storage));
+        vector_round(unit->full, unit->full_count, storage, context->config->precision.param);
     }
-    for (int i = 0; stage == GRADIENT_LOCAL && i < unit->count; i++) {
-        double sketch[5];
-        sketch_gradient(unit, context, i, sketch);
-        for (int k = 0; k < 5; k++) fact.sketch[k] += sketch[k];
-        fact.finite = fact.sketch[4] - fact.sketch[4] == 0;
-    }
-    record_push(context->record, gradients, fact);
+    ledger_copy(&unit->full_version, &unit->shard_version);
 }
 
-static void clear_accumulator(struct unit *unit, enum format storage)
+/* Of a wholly frozen unit nothing is gathered: its copy is what it was, and as good as new. */
+static void renew_frozen(struct unit *unit, int step)
 {
-    memset(unit->grad, 0, (unit->full_count + unit->probe_count) * format_storage_bytes(storage));
+    ledger_clear(&unit->full_version);
+    ledger_add_term(&unit->full_version, (struct origin){step + 1, 0, -1, unit->index}, 1, 1);
+}
+
+void unit_refresh(struct unit *units, int count, const struct unit_context *context, int step)
+{
+    int zero = context->config->layout.zero;
+    for (int u = 0; u < count && zero == ZERO_0; u++) copy_master(&units[u], context);
+    if (zero != ZERO_1 && zero != ZERO_2) return;
+    for (int u = 0; u < count; u++) {
+        ledger_clear(&units[u].full_version);
+        if (units[u].trained_count == 0) renew_frozen(&units[u], step);
+    }
+    for (int b = 0; b < context->buckets_count; b++) bucket_gather(&context->buckets[b], context, step);
+}
+
+/* ---- gradients ---- */
+
+void unit_reduced_ledger(const struct unit *unit, struct ledger *ret)
+{
+    ledger_copy(ret, &unit->pieces[0].reduced_ledger);
+    for (int k = 1; k < unit->pieces_count; k++) {
+        const struct ledger *other = &unit->pieces[k].reduced_ledger;
+        if (ret->tag_sum == other->tag_sum && ret->count == other->count) continue;
+        struct ledger both;
+        ledger_init(&both);
+        for (int i = 0; i < ret->count; i++) {
+            const struct ledger_term *a = &ret->terms[i], *b = ledger_find(other, a->origin);
+            if (b) ledger_add_term(&both, a->origin, a->times < b->times ? a->times : b->times, a->times < b->times ? a->scale : b->scale);
+        }
+        ledger_copy(ret, &both);
+        ledger_done(&both);
+    }
+}
+
+bool unit_has_gradient(const struct unit *unit)
+{
+    for (int k = 0; k < unit->pieces_count; k++) {
+        if (unit->pieces[k].reduced_ledger.count > 0) return true;
+    }
+    return false;
+}
+
+void unit_clear_accumulator(struct unit *unit, enum format storage)
+{
+    memset(unit->grad, 0, unit->full_count * format_storage_bytes(storage));
+    memset(unit->grad_probes, 0, unit->probe_count * format_storage_bytes(storage));
     ledger_clear(&unit->grad_ledger);
     unit->is_unreduced = false;
 }
 
-void unit_apply_pending(struct unit *unit, const struct unit_context *context, struct where where)
+/* The reduced numbers: probes of every piece (they are equal unless a piece went its own way), finiteness. */
+static void note_reduced(const struct unit *unit, const struct unit_context *context, struct gradient_fact *fact)
 {
-    if (!unit->is_pending) return;
     enum format storage = context->ops->storage;
-    size_t count = unit->shard_count + unit->probe_count;
-    context->ops->vector_add(unit->grad_shard, unit->grad_shard, unit->pending, count);
-    ledger_add(&unit->grad_shard_ledger, &unit->pending_ledger);
-    unit->is_pending = false;
-    /* The framework that forgot the flush also emptied the accumulator when a late result was applied,
-     * together with whatever the next micro-batch had put there. */
-    if (site_peek(context->plan, &site_pp_grad_flush, where)) clear_accumulator(unit, storage);
+    size_t count = (size_t)unit->pieces_count * unit->probe_count;
+    double *probe = arena_alloc(context->record->arena, count * sizeof *probe);
+    for (size_t i = 0; i < count; i++) probe[i] = format_get(unit->reduced, unit->shard_trained_count + i, storage);
+    fact->pieces = unit->pieces_count;
+    fact->probe_count = (int)unit->probe_count;
+    fact->probe = probe;
+    double squares = context->ops->vector_sum_squares(unit->reduced, unit->shard_trained_count);
+    fact->finite = squares - squares == 0;
 }
 
-/* Rows of each shard behind one another, zero rows where a shard has fewer; probes behind each shard. */
-static void lay_out_by_shards(const struct unit *unit, const struct unit_context *context)
+void unit_record_gradient(const struct unit *unit, const struct unit_context *context, int step, int microbatch,
+                          enum gradient_stage stage, int call_layer)
 {
-    enum format storage = context->ops->storage;
-    size_t bytes = format_storage_bytes(storage), part = unit->shard_count + unit->probe_count;
-    for (size_t s = 0; s < (size_t)context->shard_group->size; s++) {
-        for (int i = 0; i < unit->count; i++) {
-            const struct unit_param *p = &unit->params[i];
-            int64_t first = p->shard_rows * (int64_t)s, rows = p->rows - first;
-            rows = rows < 0 ? 0 : rows > p->shard_rows ? p->shard_rows : rows;
-            char *to = at(context->work, s * part + p->shard_at, storage);
-            size_t filled = (size_t)(rows * p->columns) * bytes;
-            memcpy(to, at(unit->grad, p->full_at + (size_t)(rows ? first * p->columns : 0), storage), filled);
-            memset(to + filled, 0, (size_t)(p->shard_rows * p->columns) * bytes - filled);
-        }
-        memcpy(at(context->work, s * part + unit->shard_count, storage), unit_probes(unit, storage), unit->probe_count * bytes);
-    }
-}
-
-static void reduce(struct unit *unit, const struct unit_context *context, struct where where)
-{
-    enum format storage = context->ops->storage;
-    size_t count = unit->shard_count + unit->probe_count;
-    struct comm how = {.site = &site_fsdp_reduce_grad, .where = where, .uncounted = unit->probe_count};
-    unit_record_gradient(unit, context, where.step, where.microbatch, GRADIENT_LOCAL);
-    if (unit->sharded) {
-        lay_out_by_shards(unit, context);
-        struct buffer in = {context->work, count * (size_t)context->shard_group->size, storage, storage, &unit->grad_ledger};
-        struct buffer out = {unit->pending, count, storage, storage, &unit->pending_ledger};
-        reduce_scatter(context->communicator, context->shard_group, &how, out, in, NULL, REDUCE_SUM);
+    struct gradient_fact fact = {.step = step, .microbatch = microbatch, .unit = unit->index, .stage = stage,
+                                 .call_layer = call_layer, .finite = true};
+    ledger_init(&fact.ledger);
+    if (stage == GRADIENT_REDUCED) {
+        unit_reduced_ledger(unit, &fact.ledger);
+        note_reduced(unit, context, &fact);
     } else {
-        memcpy(unit->pending, unit->grad, count * format_storage_bytes(storage));
-        ledger_copy(&unit->pending_ledger, &unit->grad_ledger);
-        struct buffer both = {unit->pending, count, storage, storage, &unit->pending_ledger};
-        all_reduce(context->communicator, context->data_group, &how, both, REDUCE_SUM);
+        ledger_copy(&fact.ledger, &unit->grad_ledger);
     }
-    struct factor_numbers numbers = {.M = context->microbatches, .D = context->data_ranks, .C = 1, .T = 1, .E = 1, .P = 1};
-    numbers.A = context->reduce_op == FSDP_REDUCE_AVG ? context->data_ranks : 1;
-    numbers.N = numbers.N_all = numbers.N_unshifted = numbers.n = numbers.n_rank = 1; /* not known to a reduction */
-    double divisor = factor_site(context->plan, &site_fsdp_grad_divisor, where, numbers.A, &numbers);
-    if (divisor != 1) {
-        context->ops->vector_divide(unit->pending, divisor, count);
-        ledger_scale(&unit->pending_ledger, 1 / divisor);
+    for (int i = 0; stage == GRADIENT_LOCAL && i < unit->count; i++) {
+        const struct unit_param *p = &unit->params[i];
+        double sketch[5];
+        if (p->frozen) continue;
+        context->ops->vector_sketch(sketch, element_at(unit->grad, p->full_at, context->ops->storage), (size_t)(p->rows * p->columns));
+        for (int k = 0; k < 5; k++) fact.sketch[k] += sketch[k];
+        fact.finite = fact.sketch[4] - fact.sketch[4] == 0;
     }
-    struct factor_fact fact = {&site_fsdp_grad_divisor, where.step, where.microbatch, unit->index, divisor};
-    record_push(context->record, factors, fact);
-    unit->is_pending = true;
-    unit->is_unreduced = false;
-}
-
-void unit_post_backward(struct unit *unit, struct unit *stage_units, int stage_units_count,
-                        const struct unit_context *context, struct where where, enum sync_mode sync)
-{
-    unit->backwards++;
-    bool each = sync == SYNC_EACH_MICROBATCH;
-    bool now = decision_site(context->plan, &site_fsdp_sync_now, where, each || unit->backwards == context->microbatches,
-                             unit->backwards == context->microbatches - 1);
-    struct sync_fact fact = {where.step, where.microbatch, unit->index, now};
-    record_push(context->record, syncs, fact);
-    /* A reduction runs beside the next unit's backward; its result is added when the next one is due. */
-    for (int i = 0; i < stage_units_count; i++) unit_apply_pending(&stage_units[i], context, where);
-    bool reduced = now && unit->grad_ledger.count > 0;
-    if (reduced) reduce(unit, context, where);
-    if (decision_site(context->plan, &site_pp_grad_clear, where, reduced, false)) {
-        clear_accumulator(unit, context->ops->storage);
-    }
+    record_push(context->record, gradients, fact);
 }

@@ -1,18 +1,27 @@
-/* unit: what FSDP shards, gathers and reduces together, on one rank: its parameters' shard, their
- * unsharded copy while it computes, gradients on their way, optimizer state.
+/* unit: the parameters that are gathered and freed together on one rank (embedding, a layer, the head): their
+ * master values, the copy that computes, gradients, optimizer state.
  *
- * ZeRO-3 as FSDP2 does it: each parameter is cut along dimension 0 into ceil(rows/D) rows a rank (the
- * last ones may have fewer, or none; padded so that all ranks move equal counts). Unshard = all-gather,
- * gradients = reduce-scatter. ZeRO-0: whole parameters, gradients all-reduced.
+ *   zero 0      whole parameters everywhere; gradients all-reduced over all data ranks (DDP)
+ *   zero 1      each rank of dp_shard updates its part of each bucket, then gathers the others'; gradients all-reduced
+ *   zero 2      the same parts, but gradients reduce-scattered, so that a rank gets its own part's sum alone
+ *   zero 3      FSDP2: each parameter cut along dimension 0 into ceil(rows/S) rows a rank (the last ones may have
+ *               fewer, or none; padded so that all move equal counts); unshard = all-gather before use
+ * S = dp_shard. Over dp_replicate copies of shards are kept equal by an all-reduce of the reduced gradient (HSDP).
+ * How gradients travel is bucket.h's.
  *
- * Behind a unit's gradient stand probes: one number for each (step parity, data rank, micro-batch). The
- * backward adds the weight that its micro-batch's loss really had to its own probe; they pass through every
- * addition, reduction and division together with the gradient, so the weight that each micro-batch has
- * in the end can be read off the numbers. */
+ * A rank owns slices: runs of elements of parameters. Master values, reduced gradient and moments are stored for
+ * its slices, `full` and `grad` for the whole unit. Frozen parameters stand behind the trained ones in every
+ * array: they are gathered, but no gradient of theirs is reduced, and none has moments that change.
+ *
+ * Beside a unit's gradient stand probes: one number for each (step parity, data rank, micro-batch). The backward adds
+ * the weight that its micro-batch's loss really had to its own probe; they pass through every addition, reduction and
+ * division together with the gradient, so the weight that each micro-batch has in the end can be read off
+ * the numbers. A probe is never rounded to a narrower format: it measures weights, not precision. */
 #ifndef MODEL_UNIT_H
 #define MODEL_UNIT_H
 
 #include "collectives/collectives.h"
+#include "model/async_shim.h"
 #include "model/ops.h"
 #include "model/record.h"
 
@@ -20,60 +29,95 @@ struct unit_param {
     int param;                       /* index into the param_table */
     int dims;                        /* 1 or 2 */
     int64_t rows, columns;
-    int64_t shard_rows, first_row, my_rows; /* padded rows a shard; this rank's own */
-    size_t full_at, shard_at;        /* elements */
+    bool frozen;
+    size_t full_at;                  /* elements, into full and grad */
+    int64_t shard_rows;              /* zero 3: rows of each shard, padding included */
+    size_t shard_at;                 /* zero 3: elements, into every rank's shard */
 };
+
+struct slice {                       /* what this rank owns of a parameter */
+    int i;                           /* of the unit's parameters */
+    int64_t first, count;            /* elements of the parameter; count may be 0 */
+    size_t at;                       /* into master, reduced and moments */
+};
+
+/* A run of a unit's trained elements within one bucket (bucket.h). */
+struct unit_piece { size_t from, count; size_t own_from, own_count, own_at; struct ledger reduced_ledger; };
 
 struct unit {
     int index, part;                 /* unit number; part 1: the tied copy of unit 0 on the last stage */
     int count;
     struct unit_param params[LAYER_PARAMS_MAX];
-    size_t full_count, shard_count, probe_count;
-    bool sharded, unsharded;         /* sharded: ZeRO-3 */
-    void *shard, *full;              /* parameters; full is shard where not sharded */
-    void *grad;                      /* full_count + probe_count: the accumulator of the backward */
-    void *grad_shard, *pending;      /* shard_count + probe_count: reduced and added; reduced, not yet added */
-    void *moment1, *moment2;         /* shard_count */
-    bool is_pending, is_unreduced;   /* unreduced: something was added to grad since its last reduction */
+    struct slice *slices; int slices_count;
+    struct unit_piece *pieces; int pieces_count; /* one, unless buckets cut through it */
+    size_t full_count, trained_count;/* elements of full; those of them that have gradients */
+    size_t shard_count, shard_trained_count;
+    size_t probe_count;              /* 2 * D * M */
+    bool sharded, unsharded;         /* sharded: full is gathered (zero 3); unsharded: it is there */
+    struct collective *gathering;    /* an unshard under way */
+    void *gathered;                  /* where it arrives */
+    void *master;                    /* own slices, [shard_count] */
+    void *full;                      /* [full_count], rounded to precision.param */
+    void *grad, *grad_probes;        /* accumulator of the backward: [full_count], [probe_count] */
+    void *reduced;                   /* [shard_trained_count + pieces_count * probe_count]: summed over ranks */
+    void *partial;                   /* the same, with HSDP: set aside (hsdp.accumulate) */
+    void *moment1, *moment2;         /* [shard_trained_count] */
+    bool is_unreduced;               /* something was added to grad since its last reduction */
     int backwards;                   /* of this step */
+    int ready_microbatch;            /* whose backward was the last */
+    bool sync_now;                   /* its decision */
+    int launched;                    /* pieces on their way since then */
     int updates;                     /* how often the optimizer has updated this unit: its own step count, as PyTorch's */
-    struct ledger shard_version, full_version, grad_ledger, grad_shard_ledger, pending_ledger;
+    bool *owners; int members;       /* who of the shard group owns some of it, and how many */
+    struct ledger shard_version, full_version, grad_ledger;
 };
 
 /* What a unit needs from its rank. */
 struct unit_context {
     struct communicator *communicator;
-    struct group *shard_group;       /* gathers and scatters over */
-    struct group *data_group;        /* all-reduces over, where not sharded */
+    struct group *shard_group;       /* dp_shard */
+    struct group *replicate_group;   /* dp_replicate */
+    struct group *data_group;        /* both */
     const struct ops *ops;
+    const struct run_config *config;
     struct site_plan *plan;
     struct rank_record *record;
     struct arena *arena;             /* run */
-    void *gathered, *work;           /* all shards of a unit side by side; gradients laid out by shards */
+    struct bucket *buckets; int buckets_count; /* of the stage */
     int data_rank, data_ranks, microbatches;
-    enum fsdp_reduce reduce_op;
 };
 
+/* `frozen`: by index into the param_table. */
 void unit_init(struct unit *unit, const struct unit_context *context, int index, int part, const int *params,
-               int params_count, const struct param_table *table, bool sharded);
+               int params_count, const struct param_table *table, const bool *frozen);
+/* Once its pieces are known (zero 1 and 2: from the buckets): what this rank owns, and the arrays for it. */
+void unit_own(struct unit *unit, const struct unit_context *context);
+void unit_load(struct unit *unit, const struct unit_context *context, void *const *initial);
 void unit_done(struct unit *unit);
-size_t unit_work_count(const struct unit *unit, int shards); /* elements that gathered and work need */
 
+static inline char *element_at(const void *data, size_t element, enum format storage)
+{
+    return (char *)data + element * format_storage_bytes(storage);
+}
 struct tensor unit_param_tensor(const struct unit *unit, int i, enum format storage);
 struct tensor unit_grad_tensor(const struct unit *unit, int i, enum format storage);
-void *unit_probes(const struct unit *unit, enum format storage);
+void *unit_reduced_probes(const struct unit *unit, int piece, enum format storage);
 
-/* Gather the parameters if they aren't there, and note which versions they are. */
+/* Starts the all-gather if the parameters aren't there and none is under way. */
+void unit_unshard_start(struct unit *unit, const struct unit_context *context, struct where where);
+/* Gathers the parameters if they aren't there, and notes which versions they are. */
 void unit_unshard(struct unit *unit, const struct unit_context *context, struct where where, bool backward);
 void unit_reshard(struct unit *unit, enum format storage);
+/* Zero 0 to 2, after an update: the computing copy anew from the master values; zero 1 and 2: gathered. */
+void unit_refresh(struct unit *units, int count, const struct unit_context *context, int step);
 
-/* After a backward: add what is pending, reduce now if it is time, empty the accumulator if it was reduced. */
-void unit_post_backward(struct unit *unit, struct unit *stage_units, int stage_units_count,
-                        const struct unit_context *context, struct where where, enum sync_mode sync);
-/* Adds the outstanding reduction to the sharded gradient. */
-void unit_apply_pending(struct unit *unit, const struct unit_context *context, struct where where);
-/* Notes a gradient's ledger (and probes, of the reduced one). */
+/* Smallest multiplicity over the unit's pieces, an origin at a time. */
+void unit_reduced_ledger(const struct unit *unit, struct ledger *ret);
+bool unit_has_gradient(const struct unit *unit);
+/* Empties the accumulator. */
+void unit_clear_accumulator(struct unit *unit, enum format storage);
+/* Notes a gradient's ledger and probes (of the reduced one), or sketch (of a local one). call_layer: of the reduction that takes it. */
 void unit_record_gradient(const struct unit *unit, const struct unit_context *context, int step, int microbatch,
-                          enum gradient_stage stage);
+                          enum gradient_stage stage, int call_layer);
 
 #endif

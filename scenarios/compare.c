@@ -19,7 +19,7 @@ void difference_set(struct comparison *c, struct difference *d, double error, do
     d->error_other = NAN;
     d->terms_count = terms_count;
     d->allowance = allowance;
-    d->limit = ladder_screen(c->parallel->config.format, terms_count) + allowance;
+    d->limit = ladder_screen(run_storage(&c->parallel->config), terms_count) + allowance;
     d->above_screen = !(error <= d->limit);
     d->wrong = d->above_screen;
 }
@@ -47,6 +47,12 @@ static void compare_scalar(struct comparison *c, struct difference *d, double a,
     d->residual = 0;
 }
 
+bool comparison_left_out(const struct record *record, int step)
+{
+    const struct scale_fact *scale = facts_scale(&record->rank[0], step);
+    return scale && scale->skipped;
+}
+
 static void compare_step(struct comparison *c, int step)
 {
     const struct record *a = c->parallel, *b = c->standalone;
@@ -60,7 +66,8 @@ static void compare_step(struct comparison *c, int step)
     s->norm_parallel = norm_a ? norm_a->norm : NAN;
     s->norm_standalone = norm_b ? norm_b->norm : NAN;
     compare_scalar(c, &c->loss[step], s->loss_parallel, s->loss_standalone, 1, terms);
-    if (norm_a && norm_b) compare_scalar(c, &c->norm[step], norm_a->norm, norm_b->norm, 1e-300, terms);
+    bool left_out = comparison_left_out(a, step) && comparison_left_out(b, step);
+    if (norm_a && norm_b && !left_out) compare_scalar(c, &c->norm[step], norm_a->norm, norm_b->norm, 1e-300, terms);
     for (int p = 0; p < c->params; p++) {
         const struct difference *gradient = &c->gradient[step * c->params + p],
                                 *param = &c->param[(step + 1) * c->params + p];
@@ -162,7 +169,7 @@ void comparison_add_other(struct comparison *comparison, const struct record *pa
 {
     struct comparison *other = comparison_new(parallel, standalone);
     ASSERT(other->steps == comparison->steps && other->params == comparison->params);
-    bool working_is_64 = comparison->parallel->config.format == FORMAT_FP64;
+    bool working_is_64 = precision_is(&comparison->parallel->config.precision, FORMAT_FP64);
     struct difference_table mine[TABLES], theirs[TABLES];
     list_tables(comparison, mine);
     list_tables(other, theirs);

@@ -76,6 +76,8 @@ double comparison_unit_params_error(const struct comparison *c, int step, int un
 /* ---- parts of it, by file ---- */
 void compare_tensors(struct comparison *comparison);     /* compare_tensors.c */
 void compare_activations(struct comparison *comparison); /* compare_activations.c */
+/* Was the step's update left out for a gradient that was not finite? Its gradients are then not compared. */
+bool comparison_left_out(const struct record *record, int step);
 /* The larger of two; a NaN stays. */
 double largest_of(double a, double b);
 void difference_set(struct comparison *c, struct difference *d, double error, double terms_count, double allowance);

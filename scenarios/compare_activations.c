@@ -25,7 +25,7 @@ static struct sequence_loss sequence_loss(const struct record *record, int step,
 /* a's weight over b's where it is one number for the whole sequence; else NAN. */
 static double weight_ratio(const struct comparison *c, const struct sequence_loss *a, const struct sequence_loss *b)
 {
-    double ratio = NAN, tolerance = 8 * format_traits[c->parallel->config.format].unit_roundoff;
+    double ratio = NAN, tolerance = 8 * precision_roundoff(&c->parallel->config.precision);
     for (int t = 0; t < c->parallel->config.model.seq; t++) {
         if (b->weight[t] == 0 && a->weight[t] == 0) continue;
         double here = a->weight[t] / b->weight[t];

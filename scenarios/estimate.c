@@ -27,7 +27,7 @@ static double layer_activation(const struct model_config *m)
 static void add_run(const struct run_config *config, const struct layout *layout, struct estimate *ret)
 {
     const struct model_config *m = &config->model;
-    double width = (double)format_storage_bytes(config->format), count = ret->parameters, steps = config->train.steps;
+    double width = (double)format_storage_bytes(run_storage(config)), count = ret->parameters, steps = config->train.steps;
     double data_ranks = layout_data_ranks(layout), microbatches = layout->microbatches, units = m->layers + 2.0;
     double tokens = (double)config->train.global_batch * m->seq, tokens_here = tokens / (data_ranks * microbatches);
     double copies = layout->zero == ZERO_3 ? layout->dp_replicate : data_ranks;

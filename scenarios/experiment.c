@@ -19,11 +19,11 @@ struct run_pair { struct record *parallel, *standalone; };
 
 /* One run at one format; NULL where it could not be made or was stopped. plan is the caller's to free. */
 static struct record *run_one(const struct scenario *scenario, const struct experiment_options *options,
-                              bool standalone, enum format format, const struct initial *initial,
+                              bool standalone, const struct precision *precision, const struct initial *initial,
                               struct site_plan **ret_plan, struct error *error)
 {
     struct run_config config = scenario->config;
-    config.format = format;
+    config.precision = *precision;
     if (standalone) config.layout = layout_standalone(&config.model);
     *ret_plan = scenario_plan(scenario, standalone, layout_ranks(&config.layout), error);
     if (error_is_set(error)) return NULL;
@@ -37,18 +37,18 @@ static struct record *run_one(const struct scenario *scenario, const struct expe
     return record;
 }
 
-static bool run_both(const struct scenario *scenario, const struct experiment_options *options, enum format format,
+static bool run_both(const struct scenario *scenario, const struct experiment_options *options, const struct precision *precision,
                      struct run_pair *ret_pair, struct experiment_plans *ret_plans, struct error *error)
 {
     *ret_pair = (struct run_pair){0};
     *ret_plans = (struct experiment_plans){0};
     struct run_config config = scenario->config;
-    config.format = format;
+    config.precision = *precision;
     struct initial *initial = initial_new(&config, error);
     if (!initial) return false;
-    ret_pair->parallel = run_one(scenario, options, false, format, initial, &ret_plans->parallel, error);
+    ret_pair->parallel = run_one(scenario, options, false, precision, initial, &ret_plans->parallel, error);
     if (ret_pair->parallel)
-        ret_pair->standalone = run_one(scenario, options, true, format, initial, &ret_plans->standalone, error);
+        ret_pair->standalone = run_one(scenario, options, true, precision, initial, &ret_plans->standalone, error);
     initial_free(initial);
     return ret_pair->standalone != NULL;
 }
@@ -64,8 +64,8 @@ static bool run_other_rung(struct result *result, const struct experiment_option
 {
     struct run_pair pair;
     struct experiment_plans plans;
-    bool good =
-        run_both(result->scenario, options, ladder_other(result->scenario->config.format), &pair, &plans, error);
+    struct precision other = ladder_other(&result->scenario->config.precision);
+    bool good = run_both(result->scenario, options, &other, &pair, &plans, error);
     free_plans(&plans);
     result->parallel_other = pair.parallel;
     result->standalone_other = pair.standalone;
@@ -160,7 +160,7 @@ struct result *experiment_run(const struct scenario *scenario, const struct expe
     result->scenario = scenario;
     struct run_pair pair;
     struct experiment_plans plans;
-    bool good = run_both(scenario, options, scenario->config.format, &pair, &plans, error);
+    bool good = run_both(scenario, options, &scenario->config.precision, &pair, &plans, error);
     result->parallel = pair.parallel;
     result->standalone = pair.standalone;
     good = good && judge(result, options, &selection, &plans, error);

@@ -5,11 +5,15 @@
 
 #include <math.h>
 
+#include "scenarios/facts.h"
+
 static bool finite_step(const struct record *record, int step)
 {
     for (int r = 0; r < record->ranks; r++) {
         const struct rank_record *rank = &record->rank[r];
         for (int i = 0; i < rank->norms.count; i++) {
+            const struct scale_fact *scale = facts_scale(rank, step);
+            if (scale && scale->skipped) continue; /* found, and left out */
             if (rank->norms.items[i].step == step && !isfinite(rank->norms.items[i].norm)) return false;
         }
         for (int i = 0; i < rank->losses.count; i++) {
@@ -18,8 +22,8 @@ static bool finite_step(const struct record *record, int step)
         for (int i = 0; i < rank->tensors.count; i++) {
             const struct tensor_fact *f = &rank->tensors.items[i];
             if (f->step != step || f->kind != TENSOR_PARAM) continue;
-            for (int64_t j = 0; j < f->rows * record->params.params[f->param].columns; j++) {
-                if (!isfinite(format_get(f->data, (size_t)j, format_traits[record->config.format].storage))) return false;
+            for (int64_t j = 0; j < f->elements; j++) {
+                if (!isfinite(format_get(f->data, (size_t)j, run_storage(&record->config)))) return false;
             }
         }
     }

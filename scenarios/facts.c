@@ -81,6 +81,14 @@ const struct norm_fact *facts_norm(const struct rank_record *rank, int step)
     return NULL;
 }
 
+const struct scale_fact *facts_scale(const struct rank_record *rank, int step)
+{
+    for (int i = 0; i < rank->scales.count; i++) {
+        if (rank->scales.items[i].step == step) return &rank->scales.items[i];
+    }
+    return NULL;
+}
+
 const struct report_fact *facts_report(const struct rank_record *rank, int step)
 {
     for (int i = 0; i < rank->reports.count; i++) {
@@ -138,6 +146,23 @@ double facts_divisor_due(const struct run_config *config)
     return config->layout.reduce_op == FSDP_REDUCE_AVG ? layout_data_ranks(&config->layout) : 1;
 }
 
+const struct site *facts_reduction_site(const struct run_config *config)
+{
+    return config->layout.zero >= ZERO_2 ? &site_fsdp_reduce_grad : &site_dp_all_reduce_grad;
+}
+
+double facts_storage_roundoff(const struct run_config *config)
+{
+    return format_traits[run_storage(config)].unit_roundoff;
+}
+
+double facts_reduction_roundoff(const struct run_config *config)
+{
+    double reduce = format_traits[config->precision.reduce].unit_roundoff,
+           accumulate = format_traits[config->precision.accumulate].unit_roundoff;
+    return fmax(facts_storage_roundoff(config), fmax(reduce, accumulate));
+}
+
 bool facts_was_reduced(const struct rank_record *rank, int step, int unit)
 {
     for (int i = 0; i < rank->factors.count; i++) {
@@ -173,7 +198,9 @@ struct factor_numbers facts_numbers(const struct record *record, int data_rank, 
                                      .A = facts_divisor_due(&record->config),
                                      .N = tokens.valid,
                                      .N_all = tokens.positions,
-                                     .N_unshifted = tokens.unshifted};
+                                     .N_unshifted = tokens.unshifted,
+                                     .D_shard = layout->dp_shard,
+                                     .D_replicate = layout->dp_replicate};
     numbers.n_rank = count ? (double)count->valid_local : 0;
     numbers.n = loss ? (double)loss->valid : 0;
     return numbers;

@@ -23,6 +23,7 @@ void finding_say(struct finding *finding, const char *format, ...) __attribute__
 const struct loss_fact *facts_loss(const struct rank_record *rank, int step, int microbatch);
 const struct count_fact *facts_count(const struct rank_record *rank, int step);
 const struct norm_fact *facts_norm(const struct rank_record *rank, int step);
+const struct scale_fact *facts_scale(const struct rank_record *rank, int step);
 const struct report_fact *facts_report(const struct rank_record *rank, int step);
 const struct sample_fact *facts_sample(const struct rank_record *rank, int step, int microbatch);
 const struct rank_record *facts_rank(const struct record *record, int stage, int data_rank);
@@ -37,6 +38,11 @@ struct step_tokens facts_tokens(const struct record *record, int step);
 struct factor_numbers facts_numbers(const struct record *record, int data_rank, int step, int microbatch);
 /* What the gradient reduction divides by where nothing is wrong: D or 1. */
 double facts_divisor_due(const struct run_config *config);
+/* The reduction that a unit's gradient goes through: dp.all_reduce_grad, or fsdp.reduce_grad where it is scattered. */
+const struct site *facts_reduction_site(const struct run_config *config);
+/* Roundoff of the storage: what weights and probes go through. Of gradients on their way: the coarsest format there. */
+double facts_storage_roundoff(const struct run_config *config);
+double facts_reduction_roundoff(const struct run_config *config);
 /* Did this rank reduce the unit's gradient in the step at all? */
 bool facts_was_reduced(const struct rank_record *rank, int step, int unit);
 /* Was each of these reductions divided by what is due? */

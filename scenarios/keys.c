@@ -8,7 +8,8 @@
 #include "model/schedule.h"
 #include "scenarios/spelling.h"
 
-#define FORMATS "fp64|fp32|bf16|fp16|fp8_e4m3|fp8_e5m2"
+#define WIDE_FORMATS "fp64|fp32|bf16|fp16"
+#define FORMATS WIDE_FORMATS "|fp8_e4m3|fp8_e5m2" /* eight bits need a scale: operands of matrix products alone have one */
 #define ALL NULL
 #define NOWHERE {STORE_NOTHING, 0, 0, 0}
 #define MEMBER(type, member, store) {store, offsetof(type, member), sizeof ((type *)0)->member, 0}

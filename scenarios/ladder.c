@@ -19,7 +19,7 @@ bool ladder_is_bug(double error_fp32, double error_fp64, double terms_count)
     return error_fp64 > ladder_limit(error_fp32, terms_count);
 }
 
-enum format ladder_other(enum format working)
+struct precision ladder_other(const struct precision *working)
 {
-    return working == FORMAT_FP64 ? FORMAT_FP32 : FORMAT_FP64;
+    return precision_of(precision_is(working, FORMAT_FP64) ? FORMAT_FP32 : FORMAT_FP64);
 }

@@ -5,7 +5,9 @@
  * noise over noise. The same pair of runs on two rungs, fp32 and fp64, gives e32 and e64. Rounding shrinks by
  * the ratio of the epsilons, 2^-29; a bug does not:
  *     bug  <=>  e64 > max(2^-15 e32, 2^-53 * 1024 * sqrt(K))
- * with K the length of the sums behind the quantity.
+ * with K the length of the sums behind the quantity. A run with narrower formats has its own error in e32's place: the
+ * ratio of the epsilons is larger still. Its screening limit is that of fp32, so that whatever rounding to a narrow
+ * format changes goes to the second rung.
  *
  * The second rung costs another pair of runs, so the first alone decides whether it is needed: where every e
  * is at most the screening limit, 4 * u * sqrt(K) with u the working format's unit roundoff, nothing more is run
@@ -21,12 +23,12 @@
 #define SCENARIOS_LADDER_H
 
 #include <stdbool.h>
-#include "sim/format.h"
+#include "model/config.h"
 
 enum { LADDER_INHERITED_GAIN = 4096 };
 double ladder_screen(enum format working, double terms_count);
 double ladder_limit(double error_fp32, double terms_count); /* what e64 may be */
 bool ladder_is_bug(double error_fp32, double error_fp64, double terms_count); /* what is not finite is a bug */
-enum format ladder_other(enum format working);              /* the rung beside the working one */
+struct precision ladder_other(const struct precision *working); /* the rung beside the working one: fp64 throughout, or fp32 where that is it */
 
 #endif

@@ -12,7 +12,7 @@
 
 static double tolerance_of(enum loss_factor factor, const struct record *record)
 {
-    return factor == LOSS_FACTOR_UNDECLARED ? 8 * format_traits[record->config.format].unit_roundoff : 1e-12;
+    return factor == LOSS_FACTOR_UNDECLARED ? 8 * facts_storage_roundoff(&record->config) : 1e-12;
 }
 
 /* The weight that the tokens really got, over the one the factors give; the worst token. */

@@ -30,9 +30,8 @@ static bool versions_agree(const struct comparison *c, int step, int unit, int s
         bool here =
             fact->unit == unit || (unit == c->units - 1 && fact->unit == 0 && c->parallel->config.model.tie_embeddings);
         if (!here || fact->step != step || fact->microbatch != sequence / per % M) continue;
-        const struct layout *layout = &c->parallel->config.layout;
         if (fact->version_min != step || fact->version_max != step) return false;
-        if (fact->shards != (layout->zero == ZERO_3 ? layout->dp_shard : 1)) return false;
+        if (fact->shards != fact->shards_due) return false;
     }
     return true;
 }
@@ -58,13 +57,13 @@ static bool weights_agree(const struct comparison *c, int step, int unit)
     int half = layout_data_ranks(&record->config.layout) * record->config.layout.microbatches;
     double uses = unit == 0 && record->config.model.tie_embeddings ? 2 : 1,
            due = uses / facts_tokens(record, step).valid;
-    double tolerance = 64 * format_traits[record->config.format].unit_roundoff * due;
+    double tolerance = 64 * facts_storage_roundoff(&record->config) * due;
     for (int r = 0; r < record->ranks; r++) {
         for (int i = 0; i < record->rank[r].gradients.count; i++) {
             const struct gradient_fact *fact = &record->rank[r].gradients.items[i];
             if (fact->step != step || fact->unit != unit || fact->stage != GRADIENT_REDUCED) continue;
-            for (int k = 0; k < fact->probe_count && fact->probe_count >= 2 * half; k++) {
-                if (!(fabs(fact->probe[k] - (k / half == (step & 1) ? due : 0)) <= tolerance)) return false;
+            for (int k = 0; k < fact->pieces * fact->probe_count && fact->probe_count >= 2 * half; k++) {
+                if (!(fabs(fact->probe[k] - (k % fact->probe_count / half == (step & 1) ? due : 0)) <= tolerance)) return false;
             }
         }
     }

@@ -34,7 +34,7 @@ struct expectation {
 
 struct scenario {
     char file[1024], name[128];
-    struct run_config config;      /* config.format from precision; layout is the parallel one */
+    struct run_config config;      /* layout is the parallel one */
     int faults_count; struct fault_entry faults[FAULTS_MAX];
     struct expectation expect;
     uint8_t *text;                 /* owned; config.data.text points here */

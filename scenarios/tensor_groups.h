@@ -1,5 +1,5 @@
 /* tensor_groups: all captured tensors of a run in one order: step, gradients before parameters, parameter,
- * where it lives (unit), first row, rank. For checks that hold copies and shards against each other. */
+ * where it lives (unit), first element, rank. For checks that hold copies and shards against each other. */
 #ifndef SCENARIOS_TENSOR_GROUPS_H
 #define SCENARIOS_TENSOR_GROUPS_H
 

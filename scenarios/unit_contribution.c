@@ -120,15 +120,14 @@ bool unit_contribution_was_called(const struct record *record, const struct unit
 {
     const struct communicator *log = u->rank->communicator;
     if (!log || layout_data_ranks(&record->config.layout) == 1) return true;
-    int layer = u->unit >= 1 && u->unit <= record->config.model.layers ? u->unit - 1 : -1;
     for (int i = 0; i < u->rank->gradients.count; i++) {
         const struct gradient_fact *fact = &u->rank->gradients.items[i];
         if (fact->step != u->step || fact->unit != u->unit || fact->stage != GRADIENT_LOCAL) continue;
         bool found = false;
         for (int k = 0; k < communicator_calls(log) && !found; k++) {
             const struct call_record *call = communicator_call(log, k);
-            found = call->step == fact->step && call->microbatch == fact->microbatch && call->layer == layer &&
-                    !strcmp(call->purpose, site_fsdp_reduce_grad.name);
+            found = call->step == fact->step && call->microbatch == fact->microbatch && call->layer == fact->call_layer &&
+                    !strcmp(call->purpose, facts_reduction_site(&record->config)->name);
         }
         if (!found) return false;
     }
@@ -154,8 +153,10 @@ bool unit_contribution_is_right(const struct record *record, const struct gradie
         double due = loss->seed / divisor;
         if (!(fabs(term->scale - due) <= 1e-9 * fabs(due))) return false;
         int probe = ((fact->step & 1) * D + term->origin.rank) * M + term->origin.microbatch;
-        double error = probe < fact->probe_count ? fabs(fact->probe[probe] - uses * due) : 0;
-        if (!(error <= 64 * uses * format_traits[record->config.format].unit_roundoff * fabs(due))) return false;
+        double error = 0;
+        for (int k = 0; probe < fact->probe_count && k < fact->pieces; k++)
+            error = fmax(error, fabs(fact->probe[k * fact->probe_count + probe] - uses * due));
+        if (!(error <= 64 * uses * facts_storage_roundoff(&record->config) * fabs(due))) return false;
     }
     return true;
 }
@@ -163,11 +164,12 @@ bool unit_contribution_is_right(const struct record *record, const struct gradie
 const struct site *unit_contribution_reduction(const struct record *record, const struct rank_record *rank, int step,
                                                int unit)
 {
-    if (!parts_are_apart(record, unit)) return &site_fsdp_reduce_grad;
+    const struct site *reduction = facts_reduction_site(&record->config);
+    if (!parts_are_apart(record, unit)) return reduction;
     for (int i = 0; i < rank->gradients.count; i++) {
         const struct gradient_fact *other = &rank->gradients.items[i];
         if (other->step != step || other->stage != GRADIENT_REDUCED || other->unit == 0) continue;
         if (unit_contribution_is_right(record, other)) return &site_tied_grad_reduce;
     }
-    return &site_fsdp_reduce_grad;
+    return reduction;
 }

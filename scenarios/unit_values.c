@@ -7,11 +7,12 @@
 #include <string.h>
 
 #include "model/ops.h"
+#include "model/precision.h"
 
 struct unit_values unit_values_new(const struct record *record)
 {
     struct error error = {0};
-    return (struct unit_values){record, ops_get(format_traits[record->config.format].storage, NULL, "fixed", &error),
+    return (struct unit_values){record, ops_get(run_storage(&record->config), NULL, "fixed", &error),
                                 tensor_groups_new(record)};
 }
 
@@ -21,50 +22,55 @@ void unit_values_free(struct unit_values *values)
 }
 
 /* Does this holder's part belong to the whole that `of` exchanges with? */
-static bool belongs(const struct record *record, const struct rank_record *holder, const struct rank_record *of)
+static bool belongs(const struct record *record, const struct rank_record *holder, const struct rank_record *of, bool frozen)
 {
+    int zero = record->config.layout.zero;
     if (holder->stage != of->stage) return false;
-    return record->config.layout.zero == ZERO_3 ? holder->replicate == of->replicate : holder == of;
+    return zero == ZERO_0 || (frozen && zero != ZERO_3) ? holder == of : holder->replicate == of->replicate;
 }
 
-/* One parameter's rows; false where not all are there. */
+/* One parameter's elements; false where not all are there. */
 static bool put_together(const struct unit_values *v, const struct rank_record *of, enum tensor_kind kind, int step,
                          int param, int lives, char *values)
 {
-    size_t bytes = format_storage_bytes(format_traits[v->record->config.format].storage);
+    size_t bytes = format_storage_bytes(run_storage(&v->record->config));
     const struct param *p = &v->record->params.params[param];
-    int64_t rows = 0;
+    int64_t elements = 0;
     for (int i = tensor_groups_first(&v->groups, step, kind, param, lives); i < v->groups.count; i++) {
         const struct tensor_fact *fact = v->groups.entries[i].fact;
         if (fact->step != step || fact->kind != kind || fact->param != param || fact->unit != lives) break;
-        if (!belongs(v->record, &v->record->rank[v->groups.entries[i].rank], of)) continue;
-        memcpy(values + (size_t)(fact->first_row * p->columns) * bytes, fact->data,
-               (size_t)(fact->rows * p->columns) * bytes);
-        rows += fact->rows;
+        if (!belongs(v->record, &v->record->rank[v->groups.entries[i].rank], of, v->record->frozen[param])) continue;
+        memcpy(values + (size_t)fact->first * bytes, fact->data, (size_t)fact->elements * bytes);
+        elements += fact->elements;
     }
-    return rows == p->rows;
+    return elements == p->rows * p->columns;
 }
 
 static bool sketch_unit(const struct unit_values *v, int rank, enum tensor_kind kind, int step, int unit,
                         uint64_t *ret_digest, double ret_sum[5])
 {
     const struct record *record = v->record;
-    size_t bytes = format_storage_bytes(format_traits[record->config.format].storage);
+    enum format storage = run_storage(&record->config);
+    size_t bytes = format_storage_bytes(storage);
     bool copy = unit == 0 && record->rank[rank].stage > 0,
          all = v->ops != NULL; /* copy: of the tied embedding, with the head */
     *ret_digest = 0;
     memset(ret_sum, 0, 5 * sizeof ret_sum[0]);
     for (int p = 0; all && p < record->params.count; p++) {
         const struct param *param = &record->params.params[p];
-        if (param->unit != unit) continue;
+        if (param->unit != unit || (kind == TENSOR_GRADIENT && record->frozen[p])) continue;
         size_t count = (size_t)(param->rows * param->columns);
         char *values = memory_alloc(count * bytes + 1);
         all = put_together(v, &record->rank[rank], kind, step, p, copy ? unit_count(&record->config.model) - 1 : unit,
                            values);
         if (all) {
             double sketch[5] = {0};
-            if (kind == TENSOR_GRADIENT) v->ops->vector_sketch(sketch, values, count);
-            else *ret_digest = version_digest(*ret_digest, v->ops->vector_checksum(values, count));
+            if (kind == TENSOR_GRADIENT) {
+                v->ops->vector_sketch(sketch, values, count);
+            } else { /* as computing reads them */
+                vector_round(values, count, storage, record->config.precision.param);
+                *ret_digest = version_digest(*ret_digest, v->ops->vector_checksum(values, count));
+            }
             for (int k = 0; k < 5; k++) ret_sum[k] += sketch[k];
         }
         free(values);
@@ -98,7 +104,7 @@ static void add_local_sketches(const struct rank_record *rank, int step, int uni
 
 double unit_values_sum_limit(const struct record *record)
 {
-    return 64 * format_traits[record->config.format].unit_roundoff;
+    return 64 * facts_reduction_roundoff(&record->config);
 }
 
 double unit_values_sum_error(const struct unit_values *values, int rank, int step, int unit)
@@ -106,14 +112,13 @@ double unit_values_sum_error(const struct unit_values *values, int rank, int ste
     const struct record *record = values->record;
     const struct rank_record *of = &record->rank[rank];
     bool tied = unit == 0 && record->config.model.tie_embeddings && record->config.layout.pp > 1;
-    double sum[4] = {0}, norms = 0, reduced[5], divisor = facts_divisor_due(&record->config), worst = 0;
+    const struct scale_fact *scale = facts_scale(of, step);
+    double sum[4] = {0}, norms = 0, reduced[5], divisor = facts_divisor_due(&record->config) * (scale ? scale->scale : 1), worst = 0;
     if (!unit_values_gradient(values, rank, step, unit, reduced)) return 0;
     for (int r = 0; r < record->ranks; r++) {
         const struct rank_record *from = &record->rank[r];
         bool member = from->stage == of->stage || (tied && (from->stage == 0 || facts_is_last_stage(record, from)));
-        if (member && (record->config.layout.zero == ZERO_0 || from->replicate == of->replicate)) {
-            add_local_sketches(from, step, unit, divisor, sum, &norms);
-        }
+        if (member) add_local_sketches(from, step, unit, divisor, sum, &norms);
     }
     if (!isfinite(norms)) return 0; /* it went in like that */
     for (int k = 0; k < 4; k++) {

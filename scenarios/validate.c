@@ -117,12 +117,14 @@ static bool check_sharding(struct reader *reader, struct layout *l)
                                  "reshard_after_forward true needs zero 3, and zero is %d; allowed: false, or zero 3",
                                  l->zero);
     }
-    if (l->zero == ZERO_3 && l->dp_replicate > 1) {
-        reader_fail_among(reader, BLAME("parallel.dp_replicate", "parallel.fsdp.zero"),
-                          "dp_replicate %d with zero 3 (HSDP) is not there yet; there is: dp_replicate 1, or zero 0",
-                          l->dp_replicate);
-        error_hint(reader->error, "zero 0 trains plain copies over dp_replicate x dp_shard");
-        return false;
+    if (l->prefetch > 0 && l->zero != ZERO_3) {
+        return reader_fail_among(reader, BLAME("parallel.fsdp.prefetch", "parallel.fsdp.zero"),
+                                 "prefetch %d needs zero 3, and zero is %d; allowed: 0, or zero 3", l->prefetch, l->zero);
+    }
+    if (l->bucket_elements > 0 && l->zero == ZERO_3) {
+        return reader_fail_among(reader, BLAME("parallel.fsdp.bucket_elements", "parallel.fsdp.zero"),
+                                 "bucket_elements %d needs zero 0, 1 or 2: with zero 3 each unit is reduced by itself; "
+                                 "allowed: 0, or another zero", l->bucket_elements);
     }
     return true;
 }
@@ -162,25 +164,25 @@ static bool check_batch(struct reader *reader, int batch, struct layout *l)
 
 /* ---- formats ---- */
 
-static bool check_precision(struct reader *reader, struct draft *draft)
+static enum format format_at(int i)
 {
-    const char *names[KEY_CHILDREN_MAX];
-    char path[64], first[CHOICE_TEXT], other[CHOICE_TEXT];
-    const char *formats = key_find("precision.param")->options;
-    key_children("precision", names);
-    if (!reader_has(reader, "precision.master")) draft->precision[PRECISION_KEYS - 1] = draft->precision[0];
-    for (int i = 1; i < PRECISION_KEYS; i++) {
-        if (draft->precision[i] == draft->precision[0]) continue;
-        snprintf(path, sizeof path, "precision.%s", names[i]);
-        choice_at(formats, draft->precision[0], first);
-        choice_at(formats, draft->precision[i], other);
-        return reader_fail_among(
-            reader, BLAME(path, "precision.param"),
-            "mixed precision (param %s, %s %s) is not there yet; there is: all keys fp32, or all fp64", first, names[i],
-            other);
-    }
     char name[CHOICE_TEXT];
-    return choice_at(formats, draft->precision[0], name) && format_parse(name, &draft->scenario.config.format);
+    enum format format = FORMAT_FP32;
+    if (choice_at(key_find("precision.compute")->options, i, name)) format_parse(name, &format);
+    return format;
+}
+
+static bool set_precision(struct reader *reader, struct draft *draft)
+{
+    struct run_config *config = &draft->scenario.config;
+    struct precision *p = &config->precision;
+    enum format *const parts[PRECISION_KEYS] = {&p->param, &p->compute, &p->reduce, &p->accumulate,
+                                                &p->softmax, &p->logits, &p->residual, &p->master};
+    for (int i = 0; i < PRECISION_KEYS; i++) *parts[i] = format_at(draft->precision[i]);
+    if (!reader_has(reader, "precision.master")) p->master = p->param == FORMAT_FP64 ? FORMAT_FP64 : FORMAT_FP32;
+    if (!reader_has(reader, "train.loss_scale.kind"))
+        config->train.loss_scale.kind = p->compute == FORMAT_FP16 ? LOSS_SCALING_DYNAMIC : LOSS_SCALING_NONE;
+    return true;
 }
 
 bool validate_scenario(struct reader *reader, struct draft *draft)
@@ -192,7 +194,7 @@ bool validate_scenario(struct reader *reader, struct draft *draft)
     l->send_sync = draft->send == 1;
     return check_heads(reader, &config->model) && check_ranks(reader, l) &&
            check_layers(reader, config->model.layers, l) && check_sharding(reader, l) &&
-           check_batch(reader, config->train.global_batch, l) && check_precision(reader, draft);
+           check_batch(reader, config->train.global_batch, l) && set_precision(reader, draft);
 }
 
 /* ---- size ---- */

@@ -62,7 +62,7 @@ static inline struct run_config small_config(void)
     config.layout.layers_per_stage[0] = 3;
     config.layout.layers_per_stage[1] = 2;
     config.machine = (struct machine_config){8, 400, 3, 400, 8, 50};
-    config.format = FORMAT_FP32;
+    config.precision = precision_of(FORMAT_FP32);
     return config;
 }
 
@@ -122,12 +122,12 @@ static inline struct site_plan *small_plan(const struct small_fault *fault, int 
 /* Owns its records. */
 struct small_run { struct record *parallel, *standalone, *parallel_other, *standalone_other; uint64_t hits; };
 
-static inline struct record *small_record(struct run_config config, bool standalone, enum format format,
+static inline struct record *small_record(struct run_config config, bool standalone, struct precision precision,
                                           const struct small_fault *fault, uint64_t *ret_hits)
 {
     struct train_options options = {.threads = 1};
     struct error error = {0};
-    config.format = format;
+    config.precision = precision;
     if (standalone) config.layout = layout_standalone(&config.model);
     struct site_plan *plan = small_plan(standalone ? NULL : fault, layout_ranks(&config.layout));
     struct record *record = train_run(&config, plan, &options, &error);
@@ -141,11 +141,11 @@ static inline struct small_run small_run_new(const struct run_config *config, co
                                              bool other_rung)
 {
     struct small_run run = {0};
-    run.parallel = small_record(*config, false, config->format, fault, &run.hits);
-    run.standalone = small_record(*config, true, config->format, NULL, NULL);
+    run.parallel = small_record(*config, false, config->precision, fault, &run.hits);
+    run.standalone = small_record(*config, true, config->precision, NULL, NULL);
     if (other_rung) {
-        run.parallel_other = small_record(*config, false, ladder_other(config->format), fault, NULL);
-        run.standalone_other = small_record(*config, true, ladder_other(config->format), NULL, NULL);
+        run.parallel_other = small_record(*config, false, ladder_other(&config->precision), fault, NULL);
+        run.standalone_other = small_record(*config, true, ladder_other(&config->precision), NULL, NULL);
     }
     return run;
 }

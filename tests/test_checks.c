@@ -33,7 +33,7 @@ static struct run_config config_with(int bits)
     if (bits & WITH_EACH) config.layout.sync = SYNC_EACH_MICROBATCH;
     if (bits & WITH_SUM) config.layout.reduce_op = FSDP_REDUCE_SUM;
     if (bits & WITH_GPIPE) strcpy(config.layout.schedule, "GPipe");
-    if (bits & WITH_FP64) config.format = FORMAT_FP64;
+    if (bits & WITH_FP64) config.precision = precision_of(FORMAT_FP64);
     if (bits & WITH_SGD) config.train.optimizer = OPTIMIZER_SGD;
     config.model.tie_embeddings = bits & WITH_TIED;
     /* Without RoPE a key bias has a gradient that is zero in exact arithmetic: noise on every rung. */
@@ -111,7 +111,7 @@ START_TEST(oracle_sees_a_changed_parameter)
     begin(0);
     for (int i = 0; i < rank_of(1)->tensors.count; i++) {
         struct tensor_fact *fact = &rank_of(1)->tensors.items[i];
-        if (fact->kind == TENSOR_PARAM && fact->step == 1 && fact->rows > 2) {
+        if (fact->kind == TENSOR_PARAM && fact->step == 1 && fact->elements > 3) {
             float *values = (float *)(uintptr_t)fact->data;
             values[3] += 0.05f;
             break;
@@ -370,7 +370,7 @@ START_TEST(replica_equality_sees_one_bit)
 {
     begin(WITH_DDP);
     tensor_of(1, TENSOR_GRADIENT, 1, 3)->digest[0] ^= 1;
-    expect_finding("replica-equality", &site_fsdp_reduce_grad, 1, "copies-differ");
+    expect_finding("replica-equality", &site_dp_all_reduce_grad, 1, "copies-differ");
     begin(WITH_DDP);
     tensor_of(1, TENSOR_PARAM, 1, 3)->digest[1] ^= 1;
     expect_finding("replica-equality", &site_optimizer_update, 1, "copies-differ");
@@ -383,10 +383,10 @@ END_TEST
 START_TEST(shard_cover_sees_gap_and_overlap)
 {
     begin(0);
-    tensor_of(1, TENSOR_PARAM, 0, 0)->rows--;
+    tensor_of(1, TENSOR_PARAM, 0, 0)->elements--;
     expect_finding("shard-cover", &site_fsdp_unshard, -1, "gap");
     begin(0);
-    tensor_of(1, TENSOR_PARAM, 0, 0)->first_row--;
+    tensor_of(1, TENSOR_PARAM, 0, 0)->first--;
     expect_finding("shard-cover", &site_fsdp_unshard, 1, "overlap");
 }
 END_TEST

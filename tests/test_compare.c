@@ -28,7 +28,7 @@ START_TEST(everything_has_a_counterpart)
     struct comparison *c = compare(config, false);
     bool empty = false;
     for (int i = 0; i < run.parallel->rank[4].tensors.count; i++)
-        empty = empty || run.parallel->rank[4].tensors.items[i].rows == 0;
+        empty = empty || run.parallel->rank[4].tensors.items[i].elements == 0;
     ck_assert(empty);
     for (int step = 0; step < c->steps; step++) {
         ck_assert(c->loss[step].known && c->norm[step].known);
@@ -80,7 +80,7 @@ static void scale_gradients(float factor)
             struct tensor_fact *fact = &run.parallel->rank[r].tensors.items[i];
             if (fact->kind != TENSOR_GRADIENT) continue;
             float *values = (float *)(uintptr_t)fact->data;
-            int64_t count = fact->rows * run.parallel->params.params[fact->param].columns;
+            int64_t count = fact->elements;
             for (int64_t k = 0; k < count; k++) values[k] *= factor;
         }
     }
@@ -129,7 +129,7 @@ START_TEST(a_missing_row_is_wrong)
 {
     struct run_config config = small_config();
     run = small_run_new(&config, NULL, false);
-    shard_of(1, TENSOR_PARAM, 0, 0)->rows--;
+    shard_of(1, TENSOR_PARAM, 0, 0)->elements--;
     struct comparison *c = comparison_new(run.parallel, run.standalone);
     ck_assert(comparison_param(c, 0, 0)->wrong && isnan(comparison_param(c, 0, 0)->error));
     ck_assert(!comparison_unit_params_agree(c, 0, 0));

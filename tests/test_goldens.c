@@ -45,13 +45,13 @@ static double *assemble(const struct record *record, int step, enum tensor_kind 
         for (int i = 0; i < record->rank[r].tensors.count; i++) {
             const struct tensor_fact *f = &record->rank[r].tensors.items[i];
             if (f->step != step || f->kind != kind || f->param != param || f->replica != 0) continue;
-            for (int64_t j = 0; j < f->rows * p->columns; j++) {
-                whole[f->first_row * p->columns + j] = format_get(f->data, (size_t)j, record->config.format);
+            for (int64_t j = 0; j < f->elements; j++) {
+                whole[f->first + j] = format_get(f->data, (size_t)j, run_storage(&record->config));
             }
-            covered += f->rows;
+            covered += f->elements;
         }
     }
-    ck_assert_int_eq(covered, p->rows);
+    ck_assert_int_eq(covered, p->rows * p->columns);
     *ret_count = p->rows * p->columns;
     return whole;
 }
@@ -127,7 +127,7 @@ static void hold(const struct record *record, const char *path, double tolerance
 
 static void run(const struct golden_case *c, const struct layout *layout, enum format format)
 {
-    struct run_config config = {.seed = 1, .model = c->model, .train = c->train, .layout = *layout, .format = format,
+    struct run_config config = {.seed = 1, .model = c->model, .train = c->train, .layout = *layout, .precision = precision_of(format),
         .data = {text, text_bytes, PACKING_DOCUMENTS}, .machine = {8, 400, 3, 400, 8, 50}};
     config.model.vocab = 256;
     config.model.norm_eps = 1e-5;

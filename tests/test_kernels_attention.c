@@ -44,10 +44,10 @@ static void run(const struct ops *ops, const struct problem *p, struct buffers *
     const size_t bytes = ops->attention_scratch(p->seq, p->dim);
     char *memory = malloc(bytes + 1);
     memset(memory, 0xff, bytes + 1); /* NaNs: nothing may be read that was not written */
-    ops->attention_forward(t[O], t[LSE], t[Q], t[K], t[V], p->causal, p->documents, memory + 1);
+    ops->attention_forward(t[O], t[LSE], t[Q], t[K], t[V], p->causal, p->documents, FORMAT_FP64, memory + 1);
     memset(memory, 0xff, bytes + 1);
     ops->attention_backward(t[DQ], t[DK], t[DV], t[D_O], t[Q], t[K], t[V], t[O], t[LSE], p->causal, p->documents,
-                            memory + 1);
+                            FORMAT_FP64, memory + 1);
     free(memory);
 }
 

@@ -40,8 +40,10 @@ START_TEST(screening_follows_the_format)
 {
     ck_assert_double_eq(ladder_screen(FORMAT_FP32, 9) / ladder_screen(FORMAT_FP64, 9), ldexp(1, 29));
     ck_assert_double_eq(ladder_screen(FORMAT_FP32, 900), 10 * ladder_screen(FORMAT_FP32, 9));
-    ck_assert_int_eq(ladder_other(FORMAT_FP32), FORMAT_FP64);
-    ck_assert_int_eq(ladder_other(FORMAT_FP64), FORMAT_FP32);
+    struct precision fp32 = precision_of(FORMAT_FP32), fp64 = precision_of(FORMAT_FP64), mixed = fp32;
+    mixed.compute = FORMAT_BF16;
+    struct precision above[3] = {ladder_other(&fp32), ladder_other(&fp64), ladder_other(&mixed)};
+    ck_assert(precision_is(&above[0], FORMAT_FP64) && precision_is(&above[1], FORMAT_FP32) && precision_is(&above[2], FORMAT_FP64));
 }
 END_TEST
 

@@ -128,7 +128,9 @@ static struct problem *problem_new(enum part part, enum layer_kind_index block, 
         .rope = (variant & VARIANT_ROPE) != 0, .bias = (variant & VARIANT_BIAS) != 0,
         .document_mask = (variant & VARIANT_DOCUMENTS) != 0, .norm_eps = 1e-5, .rope_base = 10000,
     };
+    static const struct precision plain[2] = {{FORMAT_FP32, FORMAT_FP32, FORMAT_FP32, FORMAT_FP32, FORMAT_FP32, FORMAT_FP32, FORMAT_FP32, FORMAT_FP32}, {0}};
     p->context = (struct layer_context){
+        .precision = &plain[storage == FORMAT_FP64],
         .model = &p->model, .ops = get_ops(storage), .batch = BATCH, .seq = SEQ, .positions = p->positions,
         .documents = p->model.document_mask ? p->documents : NULL, .scratch = arena_new("test scratch", true),
     };
@@ -191,14 +193,14 @@ enum { FORWARD = 0, BACKWARD = 1, POISON = 2 };
 
 static void run_linear(struct problem *p, int what)
 {
-    const struct ops *ops = p->context.ops;
-    linear_forward(ops, p->output, p->x, p->linear, p->linear_bias);
+    enum format storage = p->context.ops->storage;
+    linear_forward(&p->context, storage, p->output, p->x, p->linear, p->linear_bias);
     if (what == FORWARD)
         return;
-    linear_backward_input(ops, p->dx, p->cotangent, p->linear, false);
+    linear_backward_input(&p->context, storage, p->dx, p->cotangent, p->linear, false);
     if (what & POISON)
         poison_weights(p);
-    linear_backward_weight(ops, p->linear_gradient, p->linear_bias_gradient, p->cotangent, p->x);
+    linear_backward_weight(&p->context, p->linear_gradient, p->linear_bias_gradient, p->cotangent, p->x);
 }
 
 /* Rows [first, first + count) of the batch through the part. */

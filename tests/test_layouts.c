@@ -20,7 +20,7 @@ static int64_t text_bytes;
 
 static struct scenario make(int pp, int dp, int microbatches, int zero, bool gpipe, int turn)
 {
-    struct scenario s = {.config = {.seed = 3, .format = turn % 2 ? FORMAT_FP64 : FORMAT_FP32,
+    struct scenario s = {.config = {.seed = 3, .precision = precision_of(turn % 2 ? FORMAT_FP64 : FORMAT_FP32),
         .model = {.layers = 8, .dim = 12, .heads = 3, .kv_heads = turn % 3 ? 3 : 1, .head_dim = 4, .ffn = 14, .vocab = 256, .seq = 17,
                   .causal = true, .rope = turn % 5 != 0, .bias = turn % 4 == 0, .tie_embeddings = turn % 7 < 3,
                   .norm_eps = 1e-5, .rope_base = 10000},

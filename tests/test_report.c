@@ -62,6 +62,7 @@ static void push_gradient(struct rank_record *rank, int step, int unit, double N
                                    .microbatch = -1,
                                    .unit = unit,
                                    .stage = GRADIENT_REDUCED,
+                                   .pieces = 1,
                                    .probe_count = 2 * D * M,
                                    .probe = probe,
                                    .finite = true};
@@ -98,7 +99,7 @@ static void fill_rank(int r, double N)
 
 static void fill_config(struct run_config *config)
 {
-    *config = (struct run_config){.seed = 11, .format = FORMAT_FP64};
+    *config = (struct run_config){.seed = 11, .precision = precision_of(FORMAT_FP64)};
     config->model = (struct model_config){
         .layers = 2, .dim = 6, .heads = 3, .kv_heads = 3, .head_dim = 2, .ffn = 10, .vocab = 13, .seq = SEQ};
     config->train = (struct train_config){.steps = STEPS, .global_batch = D * M};

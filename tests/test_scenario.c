@@ -90,18 +90,18 @@ static const struct refused refusals[] = {
     {"{\"parallel\":{\"pp\":2,\"pipeline\":{\"layers_per_stage\":[3,3,2]}}}", 1, 52, "parallel.pipeline.layers_per_stage", "3 numbers for pp 2"},
     {"{\"parallel\":{\"pp\":2,\"pipeline\":{\"layers_per_stage\":[3,4]}}}", 1, 52, "parallel.pipeline.layers_per_stage", "sums to 7; allowed: 8"},
     {"{\"parallel\":{\"pp\":2,\"pipeline\":{\"layers_per_stage\":[8,0]}}}", 1, 55, "parallel.pipeline.layers_per_stage[1]", "0 found"},
-    {"{\"parallel\":{\"fsdp\":{\"zero\":2}}}", 1, 29, "parallel.fsdp.zero", "zero 2 is not there yet; there is: 0, 3"},
+    {"{\"parallel\":{\"fsdp\":{\"bucket_elements\":7}}}", 1, 40, "parallel.fsdp.bucket_elements", "bucket_elements 7 needs zero 0, 1 or 2"},
     {"{\"parallel\":{\"fsdp\":{\"zero\":4}}}", 1, 29, "parallel.fsdp.zero", "from 0 to 3"},
     {"{\"parallel\":{\"fsdp\":{\"zero\":0,\"reshard_after_forward\":true}}}", 1, 55, "parallel.fsdp.reshard_after_forward", "needs zero 3, and zero is 0"},
-    {"{\"parallel\":{\"dp_replicate\":2,\"dp_shard\":2}}", 1, 29, "parallel.dp_replicate", "(HSDP) is not there yet"},
-    {"{\"parallel\":{\"dp_replicate\":2,\"fsdp\":{\"zero\":3}}}", 1, 29, "parallel.dp_replicate", "(HSDP) is not there yet"},
+    {"{\"parallel\":{\"fsdp\":{\"prefetch\":2,\"zero\":1}}}", 1, 33, "parallel.fsdp.prefetch", "prefetch 2 needs zero 3, and zero is 1"},
+    {"{\"parallel\":{\"fsdp\":{\"zero\":4}}}", 1, 29, "parallel.fsdp.zero", "4 found; allowed: an integer from 0 to 3"},
     {"{\"parallel\":{\"context\":{\"method\":\"ulysses\"}}}", 1, 34, "parallel.context.method", "not there yet; there is: \"ring\""},
     {"{\"parallel\":{\"experts\":{\"over_tp\":true}}}", 1, 35, "parallel.experts.over_tp", "not there yet"},
     {"{\"parallel\":{\"collectives\":{\"all_reduce\":\"tree\"}}}", 1, 42, "parallel.collectives.all_reduce", "'tree' found; allowed: 'ring' or 'fold'"},
     {"{\"parallel\":{\"collectives\":{\"all_gahter\":\"ring\"}}}", 1, 29, "parallel.collectives.all_gahter", "did you mean 'all_gather'?"},
     {"{" P ",\"precision\":\"fp31\"}", 1, 28, "precision", "'fp31' found; allowed: 'fp64', 'fp32'"},
-    {"{" P ",\"precision\":\"bf16\"}", 1, 28, "precision.param", "'bf16' is not there yet; there is: fp64, fp32"},
-    {"{" P ",\"precision\":{\"reduce\":\"fp64\"}}", 1, 38, "precision.reduce", "mixed precision (param fp32, reduce fp64) is not there yet"},
+    {"{" P ",\"precision\":\"fp8_e5m2\"}", 1, 28, "precision", "'fp8_e5m2' found; allowed: 'fp64', 'fp32', 'bf16' or 'fp16'"},
+    {"{" P ",\"precision\":{\"reduce\":\"fp8_e4m3\"}}", 1, 38, "precision.reduce", "'fp8_e4m3' found; allowed: 'fp64', 'fp32', 'bf16' or 'fp16'"},
     {"{" P ",\"precision\":7}", 1, 28, "precision", "7 found"},
     {"{" P ",\"recompute\":\"full\"}", 1, 28, "recompute", "not there yet; there is: none"},
     {"{" P ",\"machine\":{\"tflops\":0}}", 1, 36, "machine.tflops", "0 found"},
@@ -258,7 +258,7 @@ START_TEST(defaults)
     ck_assert(l->reduce_op == FSDP_REDUCE_AVG && l->sync == SYNC_LAST_MICROBATCH && !l->all_reduce[0] && !l->all_gather[0]);
     ck_assert(c->machine.ranks_per_node == 8 && c->machine.tflops == 400 && c->machine.intra_latency_us == 3 &&
               c->machine.intra_gb_per_s == 400 && c->machine.inter_latency_us == 8 && c->machine.inter_gb_per_s == 50);
-    ck_assert(c->format == FORMAT_FP32 && s->faults_count == 0 && !s->expect.given && s->expect.verdict == VERDICT_CONSISTENT);
+    ck_assert(precision_is(&c->precision, FORMAT_FP32) && s->faults_count == 0 && !s->expect.given && s->expect.verdict == VERDICT_CONSISTENT);
     scenario_free(s);
 }
 END_TEST
@@ -292,7 +292,7 @@ START_TEST(computed)
     scenario_free(s);
     s = files_accept("{" P ",\"precision\":{\"param\":\"fp64\",\"compute\":\"fp64\",\"reduce\":\"fp64\",\"accumulate\":\"fp64\","
                      "\"softmax\":\"fp64\",\"logits\":\"fp64\",\"residual\":\"fp64\"}}", NULL);
-    ck_assert_int_eq(s->config.format, FORMAT_FP64);
+    ck_assert(precision_is(&s->config.precision, FORMAT_FP64));
     scenario_free(s);
 }
 END_TEST
@@ -339,10 +339,10 @@ START_TEST(overrides)
     ck_assert(s->config.layout.layers_per_stage[0] == 3 && s->config.layout.layers_per_stage[1] == 1);
     scenario_free(s);
     s = accept_set(base, "precision", "fp64");
-    ck_assert_int_eq(s->config.format, FORMAT_FP64);
+    ck_assert(precision_is(&s->config.precision, FORMAT_FP64));
     scenario_free(s);
     s = accept_set(base, "precision", "{\"param\": \"fp32\"}");
-    ck_assert_int_eq(s->config.format, FORMAT_FP32);
+    ck_assert(precision_is(&s->config.precision, FORMAT_FP32));
     scenario_free(s);
     s = accept_set(base, "name", "a b, c=d");
     ck_assert_str_eq(s->name, "a b, c=d");
@@ -381,7 +381,7 @@ START_TEST(override_errors)
         {"parallel", "{\"pp\": 2, \"dp\": 3}", "parallel.dp", "unknown key 'dp'"},
         {"model.layers", "3", "model.layers", "layers 3 do not split into pp 2"},
         {"precision", "fp31", "precision", "'fp31' found"},
-        {"precision.param", "fp64", "precision.param", "mixed precision"},
+        {"precision.param", "fp8_e4m3", "precision.param", "'fp8_e4m3' found"},
         {"faults.7.fault", "x", "faults", "'7' is no index of this list of 1; allowed: 0 to 1"},
         {"faults.x", "1", "faults", "'x' is no index"},
         {"faults.0.fault", "loss-not-dived", "faults[0].fault", "did you mean 'loss-not-divided'?"},

@@ -56,6 +56,19 @@ size_t FN(attention_scratch)(int64_t seq, int64_t head_dim)
     return attention_scratch_split(&ignored, seq, head_dim, NULL);
 }
 
+void attention_round(const struct attention_scratch *s, real *values, int64_t count)
+{
+    enum format storage = sizeof(real) == 8 ? FORMAT_FP64 : FORMAT_FP32;
+    if (format_traits[s->softmax].significand_bits >= format_traits[storage].significand_bits)
+        return;
+    if (format_traits[s->softmax].storage == storage) {
+        format_round_array(s->softmax, values, (size_t)count);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++)
+        values[i] = (real)format_round(s->softmax, (double)values[i]);
+}
+
 void attention_mask_set(struct attention_mask *mask, int64_t seq, bool causal, const int32_t *documents)
 {
     mask->documents = documents;
@@ -156,16 +169,25 @@ static void softmax_rows(const struct attention_scratch *s, int64_t i, int64_t r
                 vec_store(at, score);
                 largest[r][l] = vec_max(largest[r][l], score);
             }
-    for (int64_t r = 0; r < rows; r++)
+    const int64_t start = low / LANES * LANES, length = (high - start + LANES - 1) / LANES * LANES;
+    for (int64_t r = 0; r < rows; r++) {
         shifts[r] = lanes_max(largest[r]);
+        attention_round(s, &shifts[r], 1); /* rounding keeps the order, so this is the largest of the rounded */
+        attention_round(s, s->p + r * s->seq_pad + start, length);
+    }
     for (int64_t j = low / LANES * LANES; j < high; j += LANES)
         for (int64_t r = 0; r < rows; r++)
             for (int l = 0; l < LANE_VECS; l++) {
                 real *at = s->p + r * s->seq_pad + j + l * VEC_WIDTH;
                 vec e = vec_exp(vec_load(at) - vec_set(shifts[r]));
                 vec_store(at, e);
-                sums[r][l] += e;
             }
+    for (int64_t r = 0; r < rows; r++)
+        attention_round(s, s->p + r * s->seq_pad + start, length);
+    for (int64_t j = start; j < high; j += LANES)
+        for (int64_t r = 0; r < rows; r++)
+            for (int l = 0; l < LANE_VECS; l++)
+                sums[r][l] += vec_load(s->p + r * s->seq_pad + j + l * VEC_WIDTH);
     for (int64_t r = 0; r < rows; r++)
         totals[r] = lanes_sum(sums[r]);
 }
@@ -197,7 +219,7 @@ static void forward_rows(const struct attention_scratch *s, int64_t i, int64_t r
 }
 
 void FN(attention_forward)(struct tensor o, struct tensor lse, struct tensor q, struct tensor k, struct tensor v,
-                           bool causal, const int32_t *documents, void *scratch)
+                           bool causal, const int32_t *documents, enum format softmax, void *scratch)
 {
     const int64_t batch = q.shape[0], seq = q.shape[1], heads = q.shape[2], dim = q.shape[3], kv_heads = k.shape[2];
     const int64_t stride = heads * dim, kv_stride = kv_heads * dim;
@@ -208,6 +230,7 @@ void FN(attention_forward)(struct tensor o, struct tensor lse, struct tensor q, 
     ASSERT(tensor_count(o) == tensor_count(q) && tensor_count(lse) == batch * heads * seq);
     struct attention_scratch s;
     attention_scratch_split(&s, seq, dim, scratch);
+    s.softmax = softmax;
     for (int64_t b = 0; b < batch; b++) {
         attention_mask_set(&s.mask, seq, causal, documents ? documents + b * seq : NULL);
         for (int64_t g = 0; g < kv_heads; g++) {

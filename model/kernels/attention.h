@@ -24,6 +24,7 @@ struct attention_scratch {
     real *p, *ds;              /* [QUERY_BLOCK, seq_pad] */
     real *rows;                /* [QUERY_BLOCK, head_pad]: o or dq of a block */
     struct attention_mask mask;
+    enum format softmax;       /* what scores and probabilities are rounded to */
 };
 
 #define attention_scratch_split FN(attention_scratch_split)
@@ -33,9 +34,12 @@ struct attention_scratch {
 #define attention_pack_rows FN(attention_pack_rows)
 #define attention_scores FN(attention_scores)
 #define attention_product FN(attention_product)
+#define attention_round FN(attention_round)
 
 /* Lay the buffers into `memory`; with NULL only count. Returns the bytes. */
 size_t attention_scratch_split(struct attention_scratch *ret, int64_t seq, int64_t head_dim, void *memory);
+/* Rounds to s->softmax in place; nothing where that is no narrower than `real`. */
+void attention_round(const struct attention_scratch *s, real *values, int64_t count);
 void attention_mask_set(struct attention_mask *mask, int64_t seq, bool causal, const int32_t *documents);
 void attention_visited(const struct attention_mask *mask, int64_t i, int64_t rows, int64_t *ret_low, int64_t *ret_high);
 void attention_pack_panels(real *panels, const real *x, int64_t stride, int64_t seq, int64_t head_dim);

@@ -21,14 +21,29 @@ static void gradient_rows(const struct attention_scratch *s, int64_t i, int64_t 
 {
     const struct attention_mask *mask = &s->mask;
     const vec zero = vec_set(0), by = vec_set(scale);
+    const int64_t start = low / VEC_WIDTH * VEC_WIDTH, length = (high - start + VEC_WIDTH - 1) / VEC_WIDTH * VEC_WIDTH;
     for (int64_t j = low / VEC_WIDTH * VEC_WIDTH; j < high; j += VEC_WIDTH)
         for (int64_t r = 0; r < rows; r++) {
+            real *p_at = p + r * s->seq_pad + j;
+            vec_store(p_at, vec_load(p_at) * by);
+        }
+    for (int64_t r = 0; r < rows; r++)
+        attention_round(s, p + r * s->seq_pad + start, length);
+    for (int64_t j = start; j < high; j += VEC_WIDTH)
+        for (int64_t r = 0; r < rows; r++) {
+            real *p_at = p + r * s->seq_pad + j;
+            vec_store(p_at, vec_exp(vec_load(p_at) - vec_set(lse[r])));
+        }
+    for (int64_t r = 0; r < rows; r++)
+        attention_round(s, p + r * s->seq_pad + start, length);
+    for (int64_t j = start; j < high; j += VEC_WIDTH)
+        for (int64_t r = 0; r < rows; r++) {
             real *p_at = p + r * s->seq_pad + j, *ds_at = ds + r * s->seq_pad + j;
-            vec prob = vec_exp(vec_load(p_at) * by - vec_set(lse[r]));
-            vec grad = prob * (vec_load(ds_at) - vec_set(delta[r])) * by;
-            vec_store(p_at, prob);
+            vec prob = vec_load(p_at), grad = prob * (vec_load(ds_at) - vec_set(delta[r])) * by;
             vec_store(ds_at, vec_select((ivec)(prob == zero), zero, grad));
         }
+    for (int64_t r = 0; r < rows; r++)
+        attention_round(s, ds + r * s->seq_pad + start, length);
     if (!mask->gaps)
         return;
     /* a key's range of queries may now hold one that does not see the key */
@@ -78,7 +93,7 @@ static void backward_block(const struct attention_scratch *s, const struct head 
 
 void FN(attention_backward)(struct tensor dq, struct tensor dk, struct tensor dv, struct tensor d_o, struct tensor q,
                             struct tensor k, struct tensor v, struct tensor o, struct tensor lse, bool causal,
-                            const int32_t *documents, void *scratch)
+                            const int32_t *documents, enum format softmax, void *scratch)
 {
     const int64_t batch = q.shape[0], seq = q.shape[1], heads = q.shape[2], dim = q.shape[3], kv_heads = k.shape[2];
     const int64_t stride = heads * dim, kv_stride = kv_heads * dim, group = kv_heads > 0 ? heads / kv_heads : 0;
@@ -93,6 +108,7 @@ void FN(attention_backward)(struct tensor dq, struct tensor dk, struct tensor dv
     ASSERT(tensor_count(lse) == batch * heads * seq);
     struct attention_scratch s;
     attention_scratch_split(&s, seq, dim, scratch);
+    s.softmax = softmax;
     for (int64_t b = 0; b < batch; b++) {
         attention_mask_set(&s.mask, seq, causal, documents ? documents + b * seq : NULL);
         for (int64_t g = 0; g < kv_heads; g++) {

@@ -16,6 +16,7 @@
  * Pre-norm as in GPT-2; RMSNorm: Zhang & Sennrich 2019; RoPE: Su et al. 2021. */
 #include "model/layers/layers.h"
 #include "model/layers/linear.h"
+#include "model/precision.h"
 
 struct attention_saved {
     struct tensor x, rstd, normed;    /* the norm's input, 1/rms, output */
@@ -50,13 +51,16 @@ static void attention_project(const struct layer_context *context, struct attent
     saved->q = layer_matrix_alloc(context, q_width, arena);
     saved->k = layer_matrix_alloc(context, kv_width, arena);
     saved->v = layer_matrix_alloc(context, kv_width, arena);
-    linear_forward(ops, saved->q, saved->normed, weights->at[LAYER_WQ], layer_bias(context, weights, LAYER_BQ));
-    linear_forward(ops, saved->k, saved->normed, weights->at[LAYER_WK], layer_bias(context, weights, LAYER_BK));
-    linear_forward(ops, saved->v, saved->normed, weights->at[LAYER_WV], layer_bias(context, weights, LAYER_BV));
+    enum format format = precision_activation(context->precision);
+    linear_forward(context, format, saved->q, saved->normed, weights->at[LAYER_WQ], layer_bias(context, weights, LAYER_BQ));
+    linear_forward(context, format, saved->k, saved->normed, weights->at[LAYER_WK], layer_bias(context, weights, LAYER_BK));
+    linear_forward(context, format, saved->v, saved->normed, weights->at[LAYER_WV], layer_bias(context, weights, LAYER_BV));
     if (model->rope) {
         ops->rope_forward(attention_heads_3d(context, saved->q, model->heads), context->positions, model->rope_base);
         ops->rope_forward(attention_heads_3d(context, saved->k, model->kv_heads), context->positions,
                           model->rope_base);
+        tensor_round(saved->q, format);
+        tensor_round(saved->k, format);
     }
 }
 
@@ -71,6 +75,7 @@ void *attention_block_forward(const struct layer_context *context, struct tensor
     saved->rstd = layer_vector_alloc(context, layer_rows(context), arena);
     saved->normed = layer_matrix_alloc(context, model->dim, arena);
     ops->rmsnorm_forward(saved->normed, saved->rstd, x, weights->at[LAYER_ATTENTION_NORM], model->norm_eps);
+    tensor_round(saved->normed, precision_activation(context->precision));
     attention_project(context, saved, weights, arena);
 
     saved->out = layer_matrix_alloc(context, (int64_t)model->heads * model->head_dim, arena);
@@ -81,11 +86,14 @@ void *attention_block_forward(const struct layer_context *context, struct tensor
                            attention_heads_4d(context, saved->q, model->heads),
                            attention_heads_4d(context, saved->k, model->kv_heads),
                            attention_heads_4d(context, saved->v, model->kv_heads), model->causal, context->documents,
-                           attention_scratch_alloc(context));
+                           context->precision->softmax, attention_scratch_alloc(context));
     arena_release(context->scratch, mark);
+    tensor_round(saved->out, precision_activation(context->precision));
 
-    linear_forward(ops, y, saved->out, weights->at[LAYER_WO], layer_bias(context, weights, LAYER_BO));
+    linear_forward(context, precision_activation(context->precision), y, saved->out, weights->at[LAYER_WO],
+                   layer_bias(context, weights, LAYER_BO));
     ops->vector_add(y.data, x.data, y.data, (size_t)tensor_count(y));
+    tensor_round(y, context->precision->residual);
     return saved;
 }
 
@@ -104,7 +112,8 @@ void attention_block_backward_input(const struct layer_context *context, struct 
     saved->dv = layer_matrix_alloc(context, kv_width, arena);
     struct arena_mark mark = arena_mark(context->scratch);
     struct tensor d_out = layer_matrix_alloc(context, q_width, context->scratch);
-    linear_backward_input(ops, d_out, dy, weights->at[LAYER_WO], false);
+    enum format format = precision_activation(context->precision);
+    linear_backward_input(context, format, d_out, dy, weights->at[LAYER_WO], false);
     ops->attention_backward(attention_heads_4d(context, saved->dq, heads),
                             attention_heads_4d(context, saved->dk, kv_heads),
                             attention_heads_4d(context, saved->dv, kv_heads), attention_heads_4d(context, d_out, heads),
@@ -112,19 +121,23 @@ void attention_block_backward_input(const struct layer_context *context, struct 
                             attention_heads_4d(context, saved->k, kv_heads),
                             attention_heads_4d(context, saved->v, kv_heads),
                             attention_heads_4d(context, saved->out, heads), saved->lse, model->causal,
-                            context->documents, attention_scratch_alloc(context));
+                            context->documents, context->precision->softmax, attention_scratch_alloc(context));
     arena_release(context->scratch, mark);
     if (model->rope) {
         ops->rope_backward(attention_heads_3d(context, saved->dq, heads), context->positions, model->rope_base);
         ops->rope_backward(attention_heads_3d(context, saved->dk, kv_heads), context->positions, model->rope_base);
     }
+    tensor_round(saved->dq, format);
+    tensor_round(saved->dk, format);
+    tensor_round(saved->dv, format);
 
     saved->dnormed = layer_matrix_alloc(context, model->dim, arena);
-    linear_backward_input(ops, saved->dnormed, saved->dq, weights->at[LAYER_WQ], false);
-    linear_backward_input(ops, saved->dnormed, saved->dk, weights->at[LAYER_WK], true);
-    linear_backward_input(ops, saved->dnormed, saved->dv, weights->at[LAYER_WV], true);
+    linear_backward_input(context, format, saved->dnormed, saved->dq, weights->at[LAYER_WQ], false);
+    linear_backward_input(context, format, saved->dnormed, saved->dk, weights->at[LAYER_WK], true);
+    linear_backward_input(context, format, saved->dnormed, saved->dv, weights->at[LAYER_WV], true);
     ops->rmsnorm_backward_input(dx, saved->dnormed, saved->x, weights->at[LAYER_ATTENTION_NORM], saved->rstd);
     ops->vector_add(dx.data, dy.data, dx.data, (size_t)tensor_count(dx));
+    tensor_round(dx, context->precision->residual);
 }
 
 void attention_block_backward_weight(const struct layer_context *context, struct layer_weights *gradients,
@@ -133,13 +146,13 @@ void attention_block_backward_weight(const struct layer_context *context, struct
     const struct ops *ops = context->ops;
     const struct attention_saved *saved = block_saved;
 
-    linear_backward_weight(ops, gradients->at[LAYER_WO], layer_bias(context, gradients, LAYER_BO), saved->dy,
+    linear_backward_weight(context, gradients->at[LAYER_WO], layer_bias(context, gradients, LAYER_BO), saved->dy,
                            saved->out);
-    linear_backward_weight(ops, gradients->at[LAYER_WQ], layer_bias(context, gradients, LAYER_BQ), saved->dq,
+    linear_backward_weight(context, gradients->at[LAYER_WQ], layer_bias(context, gradients, LAYER_BQ), saved->dq,
                            saved->normed);
-    linear_backward_weight(ops, gradients->at[LAYER_WK], layer_bias(context, gradients, LAYER_BK), saved->dk,
+    linear_backward_weight(context, gradients->at[LAYER_WK], layer_bias(context, gradients, LAYER_BK), saved->dk,
                            saved->normed);
-    linear_backward_weight(ops, gradients->at[LAYER_WV], layer_bias(context, gradients, LAYER_BV), saved->dv,
+    linear_backward_weight(context, gradients->at[LAYER_WV], layer_bias(context, gradients, LAYER_BV), saved->dv,
                            saved->normed);
     ops->rmsnorm_backward_weight(gradients->at[LAYER_ATTENTION_NORM], saved->dnormed, saved->x, saved->rstd);
 }

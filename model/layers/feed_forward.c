@@ -10,6 +10,7 @@
  *   dW2 += dy^T a   dW1 += dg^T n   dW3 += du^T n   dw_norm += rmsnorm'(dn, x) */
 #include "model/layers/layers.h"
 #include "model/layers/linear.h"
+#include "model/precision.h"
 
 struct feed_forward_saved {
     struct tensor x, rstd, normed;     /* the norm's input, 1/rms, output */
@@ -27,17 +28,21 @@ void *feed_forward_forward(const struct layer_context *context, struct tensor y,
     saved->x = x;
     saved->rstd = layer_vector_alloc(context, layer_rows(context), arena);
     saved->normed = layer_matrix_alloc(context, model->dim, arena);
+    enum format format = precision_activation(context->precision);
     ops->rmsnorm_forward(saved->normed, saved->rstd, x, weights->at[LAYER_FFN_NORM], model->norm_eps);
+    tensor_round(saved->normed, format);
 
     saved->gate = layer_matrix_alloc(context, model->ffn, arena);
     saved->up = layer_matrix_alloc(context, model->ffn, arena);
     saved->activated = layer_matrix_alloc(context, model->ffn, arena);
-    linear_forward(ops, saved->gate, saved->normed, weights->at[LAYER_W1], layer_bias(context, weights, LAYER_B1));
-    linear_forward(ops, saved->up, saved->normed, weights->at[LAYER_W3], layer_bias(context, weights, LAYER_B3));
+    linear_forward(context, format, saved->gate, saved->normed, weights->at[LAYER_W1], layer_bias(context, weights, LAYER_B1));
+    linear_forward(context, format, saved->up, saved->normed, weights->at[LAYER_W3], layer_bias(context, weights, LAYER_B3));
     ops->swiglu_forward(saved->activated, saved->gate, saved->up);
+    tensor_round(saved->activated, format);
 
-    linear_forward(ops, y, saved->activated, weights->at[LAYER_W2], layer_bias(context, weights, LAYER_B2));
+    linear_forward(context, format, y, saved->activated, weights->at[LAYER_W2], layer_bias(context, weights, LAYER_B2));
     ops->vector_add(y.data, x.data, y.data, (size_t)tensor_count(y));
+    tensor_round(y, context->precision->residual);
     return saved;
 }
 
@@ -53,15 +58,19 @@ void feed_forward_backward_input(const struct layer_context *context, struct ten
     saved->dup = layer_matrix_alloc(context, model->ffn, arena);
     struct arena_mark mark = arena_mark(context->scratch);
     struct tensor d_activated = layer_matrix_alloc(context, model->ffn, context->scratch);
-    linear_backward_input(ops, d_activated, dy, weights->at[LAYER_W2], false);
+    enum format format = precision_activation(context->precision);
+    linear_backward_input(context, format, d_activated, dy, weights->at[LAYER_W2], false);
     ops->swiglu_backward(saved->dgate, saved->dup, d_activated, saved->gate, saved->up);
+    tensor_round(saved->dgate, format);
+    tensor_round(saved->dup, format);
     arena_release(context->scratch, mark);
 
     saved->dnormed = layer_matrix_alloc(context, model->dim, arena);
-    linear_backward_input(ops, saved->dnormed, saved->dgate, weights->at[LAYER_W1], false);
-    linear_backward_input(ops, saved->dnormed, saved->dup, weights->at[LAYER_W3], true);
+    linear_backward_input(context, format, saved->dnormed, saved->dgate, weights->at[LAYER_W1], false);
+    linear_backward_input(context, format, saved->dnormed, saved->dup, weights->at[LAYER_W3], true);
     ops->rmsnorm_backward_input(dx, saved->dnormed, saved->x, weights->at[LAYER_FFN_NORM], saved->rstd);
     ops->vector_add(dx.data, dy.data, dx.data, (size_t)tensor_count(dx));
+    tensor_round(dx, context->precision->residual);
 }
 
 void feed_forward_backward_weight(const struct layer_context *context, struct layer_weights *gradients,
@@ -70,11 +79,11 @@ void feed_forward_backward_weight(const struct layer_context *context, struct la
     const struct ops *ops = context->ops;
     const struct feed_forward_saved *saved = block_saved;
 
-    linear_backward_weight(ops, gradients->at[LAYER_W2], layer_bias(context, gradients, LAYER_B2), saved->dy,
+    linear_backward_weight(context, gradients->at[LAYER_W2], layer_bias(context, gradients, LAYER_B2), saved->dy,
                            saved->activated);
-    linear_backward_weight(ops, gradients->at[LAYER_W1], layer_bias(context, gradients, LAYER_B1), saved->dgate,
+    linear_backward_weight(context, gradients->at[LAYER_W1], layer_bias(context, gradients, LAYER_B1), saved->dgate,
                            saved->normed);
-    linear_backward_weight(ops, gradients->at[LAYER_W3], layer_bias(context, gradients, LAYER_B3), saved->dup,
+    linear_backward_weight(context, gradients->at[LAYER_W3], layer_bias(context, gradients, LAYER_B3), saved->dup,
                            saved->normed);
     ops->rmsnorm_backward_weight(gradients->at[LAYER_FFN_NORM], saved->dnormed, saved->x, saved->rstd);
 }

@@ -10,6 +10,7 @@
  * head_backward_input runs at most once after each forward. */
 #include "model/layers/layers.h"
 #include "model/layers/linear.h"
+#include "model/precision.h"
 
 #include "sim/assertion.h"
 
@@ -35,8 +36,9 @@ struct head_saved *head_forward(const struct layer_context *context, struct tens
     saved->rstd = layer_vector_alloc(context, rows, arena);
     saved->normed = layer_matrix_alloc(context, model->dim, arena);
     ops->rmsnorm_forward(saved->normed, saved->rstd, x, weights->norm, model->norm_eps);
+    tensor_round(saved->normed, precision_activation(context->precision));
     saved->logits = layer_matrix_alloc(context, model->vocab, arena);
-    linear_forward(ops, saved->logits, saved->normed, weights->output, no_bias);
+    linear_forward(context, context->precision->logits, saved->logits, saved->normed, weights->output, no_bias);
     saved->lse = layer_vector_alloc(context, rows, arena);
     ops->cross_entropy_forward(token_loss, saved->lse, saved->logits, targets);
     return saved;
@@ -51,9 +53,11 @@ void head_backward_input(const struct layer_context *context, struct tensor dx, 
     ASSERT(weight.dims == 1 && weight.shape[0] == layer_rows(context) && weight.storage == ops->storage);
 
     ops->cross_entropy_backward(saved->logits, saved->logits, saved->lse, targets, weight);
+    tensor_round(saved->logits, context->precision->logits);
     saved->dnormed = layer_matrix_alloc(context, context->model->dim, arena);
-    linear_backward_input(ops, saved->dnormed, saved->logits, weights->output, false);
+    linear_backward_input(context, precision_activation(context->precision), saved->dnormed, saved->logits, weights->output, false);
     ops->rmsnorm_backward_input(dx, saved->dnormed, saved->x, weights->norm, saved->rstd);
+    tensor_round(dx, context->precision->residual);
 }
 
 void head_backward_weight(const struct layer_context *context, struct head_weights *gradients,
@@ -62,6 +66,6 @@ void head_backward_weight(const struct layer_context *context, struct head_weigh
     const struct ops *ops = context->ops;
     ASSERT_MESSAGE(saved->dnormed.data != NULL, "head_backward_weight before head_backward_input");
 
-    linear_backward_weight(ops, gradients->output, no_bias, saved->logits, saved->normed);
+    linear_backward_weight(context, gradients->output, no_bias, saved->logits, saved->normed);
     ops->rmsnorm_backward_weight(gradients->norm, saved->dnormed, saved->x, saved->rstd);
 }

@@ -242,7 +242,7 @@ static bool ledgers_are_right(const struct record *record, int step, int unit)
 /* Where the gradient is sharded, the comparison tells whose rows are wrong. */
 static bool rows_differ(const struct evidence *e, int rank, int step, int unit)
 {
-    if (!e->comparison || e->parallel->config.layout.zero != ZERO_3) return true;
+    if (!e->comparison || e->parallel->config.layout.zero == ZERO_0) return true;
     bool any = false;
     for (int p = 0; p < e->comparison->params; p++) {
         const struct difference *d = comparison_gradient(e->comparison, step, p);
@@ -264,7 +264,7 @@ static void check_sum(const struct evidence *e, struct check_output *output, int
     check_value(output, error, limit);
     if (error <= limit || !rows_differ(e, rank, step, unit)) return;
     struct unit_contribution where = {.rank = &record->rank[rank], .step = step, .unit = unit};
-    find_at(e, output, &where, tied ? &site_tied_grad_reduce : &site_fsdp_reduce_grad, -1, "altered",
+    find_at(e, output, &where, tied ? &site_tied_grad_reduce : facts_reduction_site(&record->config), -1, "altered",
             "is updated with a gradient that is not the sum of what went into its reduction");
 }
 

@@ -22,7 +22,7 @@
 
 static double ladder_error(const struct comparison *c, const struct difference *d)
 {
-    return c->has_other && c->parallel->config.format != FORMAT_FP64 && !isnan(d->error_other) ? d->error_other
+    return c->has_other && !precision_is(&c->parallel->config.precision, FORMAT_FP64) && !isnan(d->error_other) ? d->error_other
                                                                                                : d->error;
 }
 

@@ -25,7 +25,7 @@ static const struct tensor_fact *fact_of(const struct record *record, int rank, 
     for (int i = 0; i < record->rank[rank].tensors.count; i++) {
         const struct tensor_fact *fact = &record->rank[rank].tensors.items[i];
         if (fact->kind == kind && fact->step == step && fact->param == like->param && fact->unit == like->unit &&
-            fact->first_row == like->first_row) return fact;
+            fact->first == like->first) return fact;
     }
     return NULL;
 }
@@ -63,6 +63,14 @@ static bool same_coefficient(const struct record *record, const struct tensor_en
     return !norm_a || !norm_b || norm_a->coefficient == norm_b->coefficient;
 }
 
+/* Which reduction makes copies of a gradient equal. */
+static const struct site *config_replica_site(const struct record *record)
+{
+    return record->config.layout.zero >= ZERO_2 && record->config.layout.dp_replicate > 1
+               ? &site_hsdp_replicate_reduce
+               : facts_reduction_site(&record->config);
+}
+
 /* NULL: something before is wrong, and its own check says where. */
 static const struct site *site_of(const struct record *record, const struct tensor_entry *a,
                                   const struct tensor_entry *b)
@@ -70,7 +78,7 @@ static const struct site *site_of(const struct record *record, const struct tens
     bool tied = a->fact->unit != b->fact->unit;
     if (a->fact->kind == TENSOR_GRADIENT) {
         if (!gradient_is_right(record, a) || !gradient_is_right(record, b)) return NULL;
-        return tied ? &site_tied_grad_reduce : &site_fsdp_reduce_grad;
+        return tied ? &site_tied_grad_reduce : config_replica_site(record);
     }
     if (a->fact->step < 0 || !inputs_agree(record, a, b) || !same_coefficient(record, a, b)) return NULL;
     return &site_optimizer_update;
@@ -85,9 +93,9 @@ static void find_copy(const struct evidence *e, struct check_output *output, con
         place_at_unit(&record->config, entry->rank, entry->fact->step, -1, entry->fact->unit));
     finding.place.param = record->params.params[entry->fact->param].info.name;
     finding_pattern(&finding, tied ? "one-use" : "copies-differ");
-    finding_say(&finding, "after step %d the %s of %s rows %lld to %lld on rank %d is not what rank %d has%s",
+    finding_say(&finding, "after step %d the %s of %s, elements %lld to %lld, on rank %d is not what rank %d has%s",
                 entry->fact->step, entry->fact->kind == TENSOR_GRADIENT ? "gradient" : "value", finding.place.param,
-                (long long)entry->fact->first_row, (long long)(entry->fact->first_row + entry->fact->rows - 1),
+                (long long)entry->fact->first, (long long)(entry->fact->first + entry->fact->elements - 1),
                 entry->rank, other->rank, tied ? ", where the other use of the tied embedding is" : "");
     check_value(output, 1, 0);
     check_find(output, &finding);
@@ -123,7 +131,7 @@ static void check_copies(const struct evidence *e, struct check_output *output, 
 static bool same_rows(const struct tensor_fact *a, const struct tensor_fact *b)
 {
     return a->step == b->step && a->kind == b->kind && a->param == b->param && a->unit == b->unit &&
-           a->first_row == b->first_row && a->rows == b->rows;
+           a->first == b->first && a->elements == b->elements;
 }
 
 /* Entries first .. end-1, the tied copy of a parameter, against the same rows where the parameter has its place
@@ -159,7 +167,7 @@ static void run(const struct evidence *e, struct check_output *output)
         int end = i + 1;
         while (end < groups.count && same_rows(groups.entries[i].fact, groups.entries[end].fact)) end++;
         const struct tensor_entry *here = &groups.entries[i];
-        bool empty = here->fact->rows == 0;
+        bool empty = here->fact->elements == 0;
         if (end - i > 1 && !empty) {
             check_copies(e, output, here, end - i);
             compared++;

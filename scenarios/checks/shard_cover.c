@@ -20,7 +20,7 @@ static void find_rows(const struct evidence *e, struct check_output *output, con
     finding.expected = (double)due;
     finding.got = (double)got;
     finding_pattern(&finding, gap ? "gap" : "overlap");
-    finding_say(&finding, "the shards of %s %s: up to rank %d they reach row %lld where row %lld is due",
+    finding_say(&finding, "the shards of %s %s: up to rank %d they reach element %lld where element %lld is due",
                 finding.place.param, gap ? "leave a gap" : "overlap", entry->rank, (long long)got, (long long)due);
     check_value(output, 1, 0);
     check_find(output, &finding);
@@ -30,7 +30,8 @@ static void find_rows(const struct evidence *e, struct check_output *output, con
 static void check_tensor(const struct evidence *e, struct check_output *output, const struct tensor_entry *first,
                          int count)
 {
-    int64_t rows = e->parallel->params.params[first->fact->param].rows;
+    const struct param *param = &e->parallel->params.params[first->fact->param];
+    int64_t elements = param->rows * param->columns;
     bool done = false;
     for (int replica = 0; !done; replica++) {
         int64_t next = 0;
@@ -40,15 +41,15 @@ static void check_tensor(const struct evidence *e, struct check_output *output, 
             if (first[i].fact->replica > replica) done = false;
             if (first[i].fact->replica != replica) continue;
             last = &first[i];
-            if (last->fact->rows == 0) continue;
-            if (last->fact->first_row != next) {
-                find_rows(e, output, last, last->fact->first_row > next, next, last->fact->first_row);
+            if (last->fact->elements == 0) continue;
+            if (last->fact->first != next) {
+                find_rows(e, output, last, last->fact->first > next, next, last->fact->first);
                 return;
             }
-            next += last->fact->rows;
+            next += last->fact->elements;
         }
-        if (last && next != rows) {
-            find_rows(e, output, last, next < rows, rows, next);
+        if (last && next != elements) {
+            find_rows(e, output, last, next < elements, elements, next);
             return;
         }
     }

@@ -18,7 +18,7 @@
 
 static double limit_of(const struct record *record)
 {
-    return 64 * format_traits[record->config.format].unit_roundoff;
+    return 64 * facts_storage_roundoff(&record->config);
 }
 
 /* The worst token's weight over what is due, and whether more tokens have one than are valid. */
@@ -144,8 +144,8 @@ static void check_probes(const struct evidence *e, struct check_output *output, 
     int D = layout_data_ranks(&record->config.layout), M = record->config.layout.microbatches;
     if (fact->stage != GRADIENT_REDUCED || fact->probe_count < 2 * D * M) return;
     double due = uses_of(record, fact->unit) / facts_tokens(record, fact->step).valid;
-    for (int i = 0; i < 2 * D * M; i++) {
-        int parity = i / (D * M), data_rank = i / M % D;
+    for (int i = 0; i < fact->pieces * 2 * D * M; i++) {
+        int parity = i / (D * M) % 2, data_rank = i / M % D;
         double here = parity == (fact->step & 1) ? due : 0, error = fabs(fact->probe[i] - here) / due;
         check_value(output, error, limit_of(record));
         if (error <= limit_of(record)) continue;

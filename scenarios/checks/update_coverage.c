@@ -1,6 +1,7 @@
 /* update-coverage: each element of each parameter is updated once a step by every rank that holds it.
  *
  * Read off: the write counters of every shard. Limit: exact, 1 a step; the version after it is the next step's.
+ * A frozen parameter is updated by nobody, nor is any in a step that is left out (loss scaling).
  * An empty shard needs no update. A shard that had no gradient at all is not updated either; where that is
  * due to a gradient that got lost, contribution tells. A finding's site: optimizer.owns. */
 #include "model/sites.h"
@@ -15,7 +16,7 @@ static void find_update(const struct evidence *e, struct check_output *output, i
     finding.expected = 1;
     finding.got = fact->updates;
     finding_pattern(&finding, fact->updates == 0 ? "not-updated" : fact->updates > 1 ? "updated-twice" : "version");
-    if (fact->updates == 1) {
+    if (fact->updates == 1 && !e->parallel->frozen[fact->param]) {
         finding_say(&finding, "rank %d's shard of %s is at version %d after step %d", rank, finding.place.param,
                     fact->version, fact->step);
     } else {
@@ -53,7 +54,9 @@ static void run(const struct evidence *e, struct check_output *output)
             for (int i = 0; i < rank->updates.count; i++) {
                 const struct update_fact *fact = &rank->updates.items[i];
                 if (fact->step != step || fact->elements == 0) continue;
-                bool good = fact->updates == 1 && fact->version == step + 1;
+                const struct scale_fact *scale = facts_scale(rank, step);
+                int due = record->frozen[fact->param] || (scale && scale->skipped) ? 0 : 1;
+                bool good = fact->updates == due && fact->version == step + 1;
                 check_value(output, !good, 0);
                 if (!good) find_update(e, output, r, fact);
             }

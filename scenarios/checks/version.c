@@ -49,17 +49,14 @@ static void check_values(const struct evidence *e, struct check_output *output, 
     check_find(output, &finding);
 }
 
-static bool is_as_due(const struct evidence *e, const struct version_fact *fact)
+static bool is_as_due(const struct version_fact *fact)
 {
-    const struct layout *layout = &e->parallel->config.layout;
-    return fact->version_min == fact->step && fact->version_max == fact->step &&
-           fact->shards == (layout->zero == ZERO_3 ? layout->dp_shard : 1);
+    return fact->version_min == fact->step && fact->version_max == fact->step && fact->shards == fact->shards_due;
 }
 
 static void check_one(const struct evidence *e, struct check_output *output, int rank, const struct version_fact *fact)
 {
-    const struct layout *layout = &e->parallel->config.layout;
-    int shards = layout->zero == ZERO_3 ? layout->dp_shard : 1;
+    int shards = fact->shards_due;
     bool versions = fact->version_min == fact->step && fact->version_max == fact->step,
          good = versions && fact->shards == shards;
     bool nothing = fact->version_min > fact->version_max;
@@ -119,7 +116,7 @@ static void run(const struct evidence *e, struct check_output *output)
                 const struct version_fact *fact = &record->rank[r].versions.items[i];
                 if (fact->step != step) continue;
                 check_one(e, output, r, fact);
-                if (is_as_due(e, fact)) check_values(e, output, &due, r, fact);
+                if (is_as_due(fact)) check_values(e, output, &due, r, fact);
             }
         }
     }

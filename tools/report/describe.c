@@ -24,16 +24,25 @@ static void append_axis(char text[DESCRIBE_TEXT], bool *first, const char *name,
     *first = false;
 }
 
+/* "fp32", or what computes and what reduces where parts differ. */
+static const char *describe_precision(const struct precision *p, char text[48])
+{
+    if (precision_is(p, p->param)) snprintf(text, 48, "%s", format_traits[p->param].name);
+    else snprintf(text, 48, "%s compute, %s reduce", format_traits[p->compute].name, format_traits[p->reduce].name);
+    return text;
+}
+
 const char *describe_layout(const struct run_config *config, char text[DESCRIBE_TEXT])
 {
     const struct layout *l = &config->layout;
-    char number[NUMBER_TEXT];
+    char number[NUMBER_TEXT], formats[48];
     int ranks = layout_ranks(l), per = layout_sequences_per_microbatch(config);
     bool first = true;
+    static const char *const sharding[] = {"data parallel", "ZeRO-1", "ZeRO-2", "FSDP"};
     snprintf(text, DESCRIBE_TEXT, "%d rank%s", ranks, ranks == 1 ? "" : "s");
     append_axis(text, &first, "pipeline", l->pp);
     append_axis(text, &first, "replicas", l->dp_replicate);
-    append_axis(text, &first, l->zero ? "FSDP" : "data parallel", l->dp_shard);
+    append_axis(text, &first, sharding[l->zero], l->dp_shard);
     if (l->pp > 1) append(text, ", %s", l->schedule);
     append(text, ", %d micro-batch%s of %d sequence%s", l->microbatches, l->microbatches == 1 ? "" : "es", per,
            per == 1 ? "" : "s");
@@ -42,7 +51,7 @@ const char *describe_layout(const struct run_config *config, char text[DESCRIBE_
     int64_t parameters = 0;
     for (int i = 0; i < table.count; i++) parameters += table.params[i].rows * table.params[i].columns;
     arena_free(arena);
-    append(text, ", %s parameters, %s", number_count(parameters, number), format_traits[config->format].name);
+    append(text, ", %s parameters, %s", number_count(parameters, number), describe_precision(&config->precision, formats));
     return text;
 }
 

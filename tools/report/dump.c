@@ -11,7 +11,7 @@ static void take_rows(const struct record *record, int param, enum tensor_kind k
                       int64_t *ret_rows)
 {
     const struct param *p = &record->params.params[param];
-    size_t row_bytes = (size_t)p->columns * format_storage_bytes(record->config.format);
+    size_t bytes = format_storage_bytes(run_storage(&record->config));
     for (int r = 0; r < record->ranks; r++) {
         const struct rank_record *rank = &record->rank[r];
         for (int i = 0; i < rank->tensors.count; i++) {
@@ -19,8 +19,8 @@ static void take_rows(const struct record *record, int param, enum tensor_kind k
             if (f->param != param || f->kind != kind || f->step != step || f->replica != 0 || f->unit != p->unit ||
                 !f->data)
                 continue;
-            memcpy(data + (size_t)f->first_row * row_bytes, f->data, (size_t)f->rows * row_bytes);
-            *ret_rows += f->rows;
+            memcpy(data + (size_t)f->first * bytes, f->data, (size_t)f->elements * bytes);
+            *ret_rows += f->elements;
         }
     }
 }
@@ -29,7 +29,7 @@ static struct safetensors_entry make_entry(const struct record *record, int para
                                            struct arena *arena, int64_t *ret_rows)
 {
     const struct param *p = &record->params.params[param];
-    enum format storage = format_traits[record->config.format].storage;
+    enum format storage = run_storage(&record->config);
     size_t bytes = (size_t)(p->rows * p->columns) * format_storage_bytes(storage);
     char *data = arena_alloc(arena, bytes);
     memory_poison(data, bytes);

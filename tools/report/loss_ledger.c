@@ -17,7 +17,7 @@ enum { LETTERS_MAX = 4 };
 static const double factor_tolerance = 1e-12;
 static double measured_tolerance(const struct record *record)
 {
-    return 64 * format_traits[record->config.format].unit_roundoff;
+    return 64 * facts_storage_roundoff(&record->config);
 }
 
 static bool agrees(double value, double due, double tolerance)

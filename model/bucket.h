@@ -1,0 +1,48 @@
+/* bucket: what goes through one gradient reduction.
+ *
+ *   zero 3      a bucket a unit, its gradient laid out shard by shard
+ *   zero 0..2   the stage's trained elements, last unit first as backward makes them, cut every
+ *               layout.bucket_elements (0: at every unit): a bucket may hold pieces of several units, a parameter may
+ *               lie in several buckets (DDP's and Megatron-LM's buckets). The end of a bucket is padded so that
+ *               its shards are equal and a multiple of layout.bucket_alignment elements. Where the embedding is tied
+ *               and apart, it has buckets of its own, so that both copies are cut alike.
+ *
+ * A bucket is launched when all its units' backwards of a micro-batch are done and each of them said "now"; the
+ * reduction runs on while earlier units compute, and is taken over (divided, added to the reduced gradient of its
+ * units' slices) when the next unit's backward ends (zero 2, 3), when the bucket is needed again, or at the flush.
+ * Behind its elements travel the probes of its pieces. The ledger of a bucket is the sum of its pieces', each term's
+ * part telling the piece: part + 2 * piece. */
+#ifndef MODEL_BUCKET_H
+#define MODEL_BUCKET_H
+
+#include "model/unit.h"
+
+struct bucket_piece { struct unit *unit; int piece; size_t at; }; /* at: elements, into the bucket */
+
+struct bucket {
+    int index;
+    struct bucket_piece *pieces; int pieces_count;
+    size_t count;                    /* elements, padding included; zero 3: of one shard */
+    size_t shard_count;              /* of one member's part; count where nothing is scattered */
+    size_t probe_count;              /* of all pieces */
+    void *sent, *pending;            /* what goes in; what comes out (one buffer where it is all-reduced) */
+    struct collective *reducing;
+    bool is_pending;
+    struct where where;              /* of its launch */
+    struct ledger sent_ledger, pending_ledger;
+    void *gathered;                  /* zero 1, 2: updated parameters of all members */
+};
+
+/* The stage's buckets; fills the units' pieces and what of them this rank owns, and the units' arrays. */
+void buckets_make(struct unit_context *context, struct unit *units, int units_count);
+void buckets_done(struct bucket *buckets, int count);
+/* After a unit's backward: what is pending is taken over, buckets that are complete are launched. */
+void bucket_backward_done(struct unit *unit, const struct unit_context *context, struct where where);
+/* Waits for an outstanding reduction and adds its result to the reduced gradients. */
+void bucket_apply(struct bucket *bucket, const struct unit_context *context, struct where where);
+/* Zero 1, 2: gathers what every member has updated into the units' computing copies. */
+void bucket_gather(struct bucket *bucket, const struct unit_context *context, int step);
+/* Elements that one rank's reductions of a step move, probes left out: for checks and memory. */
+size_t bucket_elements(const struct bucket *bucket);
+
+#endif

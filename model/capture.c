@@ -1,0 +1,76 @@
+/* capture: copies of gradients and parameters for the comparison, a fact a slice. */
+#include <math.h>
+
+#include "model/program.h"
+#include "sim/hash.h"
+
+static enum format storage_of(const struct program *p)
+{
+    return p->run->ops->storage;
+}
+
+static double gradient_norm(const struct program *p, const struct unit *unit, int i)
+{
+    double squares = 0;
+    for (int k = 0; k < unit->slices_count; k++) {
+        const struct slice *slice = &unit->slices[k];
+        if (slice->i == i && slice->count > 0)
+            squares += p->run->ops->vector_sum_squares(element_at(unit->reduced, slice->at, storage_of(p)), (size_t)slice->count);
+    }
+    return sqrt(squares);
+}
+
+/* How large the terms were whose sum a gradient is, where that sum can vanish in exact arithmetic and leave noise:
+ * - A bias' gradient sums the same output gradients as its matrix' does, there each times an input of size about
+ *   1 (a key bias without RoPE has no gradient at all).
+ * - Queries and keys get theirs through the softmax' backward, a difference of terms of the size that the
+ *   values get; where a query sees one key only, nothing is left. A loss of eight bits is taken as noise. */
+static double terms_norm(const struct program *p, const struct unit *unit, int i)
+{
+    static const int matrix_of[] = {[LAYER_BQ] = LAYER_WQ, [LAYER_BK] = LAYER_WK, [LAYER_BV] = LAYER_WV, [LAYER_BO] = LAYER_WO,
+                                    [LAYER_B1] = LAYER_W1, [LAYER_B2] = LAYER_W2, [LAYER_B3] = LAYER_W3};
+    if (unit->index == 0 || unit->index == p->run->config->model.layers + 1) return 0;
+    int matrix = i >= LAYER_BQ ? matrix_of[i] : i;
+    double own = i >= LAYER_BQ ? gradient_norm(p, unit, matrix) : 0;
+    bool through_softmax = matrix == LAYER_WQ || matrix == LAYER_WK;
+    return through_softmax ? fmax(own, gradient_norm(p, unit, LAYER_WV) / 256) : own;
+}
+
+/* Which copy of an element this is: shards differ over dp_shard and are copied over dp_replicate. */
+static int replica_of(const struct program *p, const struct unit *unit, bool frozen)
+{
+    int zero = p->run->config->layout.zero;
+    bool whole = zero == ZERO_0 || (frozen && zero != ZERO_3);
+    return (whole ? p->data_rank : p->record->replicate) + (unit->part ? p->context.data_ranks : 0);
+}
+
+static void capture(struct program *p, const struct unit *unit, int step, enum tensor_kind kind)
+{
+    enum format storage = storage_of(p);
+    for (int k = 0; k < unit->slices_count; k++) {
+        const struct slice *slice = &unit->slices[k];
+        const struct unit_param *q = &unit->params[slice->i];
+        if (kind == TENSOR_GRADIENT && q->frozen) continue;
+        size_t bytes = (size_t)slice->count * format_storage_bytes(storage);
+        void *data = arena_alloc(p->record->arena, bytes ? bytes : 1);
+        if (bytes) memcpy(data, element_at(kind == TENSOR_GRADIENT ? unit->reduced : unit->master, slice->at, storage), bytes);
+        struct tensor_fact fact = {.step = step, .param = q->param, .kind = kind, .first = slice->first, .elements = slice->count,
+            .data = data, .unit = unit->part ? p->run->config->model.layers + 1 : unit->index, .replica = replica_of(p, unit, q->frozen)};
+        struct hash hash;
+        hash_init(&hash);
+        hash_reals(&hash, data, (size_t)slice->count, storage);
+        hash_finish(&hash, fact.digest);
+        if (kind == TENSOR_GRADIENT) fact.terms_norm = terms_norm(p, unit, slice->i);
+        record_push(p->record, tensors, fact);
+    }
+}
+
+void capture_params(struct program *p, int step)
+{
+    for (int i = 0; i < p->units_count; i++) capture(p, &p->units[i], step, TENSOR_PARAM);
+}
+
+void capture_gradients(struct program *p)
+{
+    for (int i = 0; i < p->units_count; i++) capture(p, &p->units[i], p->step, TENSOR_GRADIENT);
+}
