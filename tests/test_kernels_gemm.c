@@ -143,6 +143,7 @@ START_TEST(openblas_agrees)
         if (!blas) {
             ck_assert_int_eq(error.kind, ERROR_INPUT);
             ck_assert_ptr_null(ops_openblas_core());
+            ck_assert_ptr_nonnull(strstr(error.hint, "libopenblas0-serial"));
             continue;
         }
         ck_assert_str_eq(blas->gemm_name, "openblas");
