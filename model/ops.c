@@ -78,7 +78,7 @@ static int path_find(const char *cpu_path, struct error *error)
         strcat(available, *available ? ", " : "");
         strcat(available, paths[i].name);
     }
-    bool known = strcmp(cpu_path, "avx512") == 0 || strcmp(cpu_path, "avx2") == 0;
+    bool known = strcmp(cpu_path, "avx512") == 0 || strcmp(cpu_path, "avx2") == 0 || strcmp(cpu_path, "neon") == 0; /* reserved */
     if (known)
         error_input(error, "this machine or build has no CPU path \"%s\"; available: %s", cpu_path, available);
     else
