@@ -18,9 +18,10 @@ struct ops {
 };
 
 /* The table for a storage (fp32, fp64), a CPU path (NULL: the best this machine has) and a GEMM
- * ("fixed", "openblas"). NULL and an error where this machine or build does not have it. Static life time. */
+ * ("fixed", "openblas"). NULL and an error where this machine or build does not have it. Static life time.
+ * Asked for "openblas" it loads the library; so a command asks once before it starts threads. */
 const struct ops *ops_get(enum format storage, const char *cpu_path, const char *gemm, struct error *error);
-/* OpenBLAS's core type as it reports it; NULL where it is not in use. */
+/* OpenBLAS's core type and build as it reports them; NULL where it is not loaded. */
 const char *ops_openblas_core(void);
 
 #endif

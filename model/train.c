@@ -193,7 +193,7 @@ struct record *train_run(const struct run_config *config, struct site_plan *plan
     run.programs = arena_zalloc(record->arena, (size_t)record->ranks * sizeof(struct program *));
     struct machine_options machine_options = {.ranks = record->ranks, .threads = options->threads, .interleave = options->interleave,
         .trace = options->trace, .plan = plan, .message_cost_s = message_cost_s, .cost_context = &record->config.machine,
-        .stop = options->stop};
+        .coroutine = options->coroutine, .stop = options->stop};
     struct machine *machine = machine_new(&machine_options, error);
     if (!machine) {
         initial_free(own);
@@ -206,7 +206,7 @@ struct record *train_run(const struct run_config *config, struct site_plan *plan
     record->cpu_path = run.ops->cpu_path;
     record->gemm = run.ops->gemm_name;
     record->openblas_core = strcmp(run.ops->gemm_name, "openblas") ? NULL : ops_openblas_core();
-    record->coroutine = coroutine_backend();
+    record->coroutine = coroutine_backend(options->coroutine);
     close_record(record, machine);
     record->wall_s = clock_s(CLOCK_MONOTONIC) - start_s;
     record->cpu_s = clock_s(CLOCK_PROCESS_CPUTIME_ID) - start_cpu_s;

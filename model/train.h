@@ -16,6 +16,7 @@ struct train_options {
     int threads;
     uint64_t interleave;
     const char *cpu_path, *gemm;           /* NULL: best, "fixed" */
+    const char *coroutine;                 /* how ranks switch (sim/coroutine.h); NULL: the default */
     bool trace;
     volatile int *stop;                    /* may be NULL */
     /* Called on the loop's thread between rounds now and then; may be NULL. done of total in micro-batch actions. */

@@ -1,9 +1,4 @@
-/* coroutine: stacks in a pool, and the switch between them.
- *
- * The switch: a new coroutine is entered once with makecontext and setcontext (which set the signal
- * mask, a system call); every later switch is _setjmp/_longjmp, which save and load registers only.
- * The fortified longjmp refuses to jump to a deeper frame, which another stack looks like, so this
- * file is compiled without it.
+/* coroutine: stacks in a pool, the table of ways to switch between them (coroutines.def), and a coroutine's life.
  *
  * One stack, low to high addresses: [guard, PROT_NONE][stack, grows down]. A stack counts as two
  * mappings of the process (vm.max_map_count, 65530 by default: about 32,000 stacks).
@@ -15,32 +10,22 @@
  *
  * Mapping, touching and unmapping a stack costs tens of microseconds, and a machine makes each of its
  * coroutines once; so a pool that is freed leaves its stacks, up to a limit, to the next pool that asks
- * for this size, in whatever thread. */
-#undef _FORTIFY_SOURCE
-
+ * for this size and backend, in whatever thread. */
 #include "sim/coroutine.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <ucontext.h>
 #include <unistd.h>
 
 #include "sim/arena.h"
 #include "sim/assertion.h"
-#include "sim/sanitizer.h"
+#include "sim/coroutine_backend.h"
 
-#ifdef SANITIZER_ADDRESS
-#include <sanitizer/common_interface_defs.h>
-#endif
-#ifdef SANITIZER_THREAD
-#include <sanitizer/tsan_interface.h>
-#endif
 #if defined(__has_include)
 #if __has_include(<valgrind/memcheck.h>)
 #include <valgrind/memcheck.h>
@@ -56,29 +41,8 @@
 
 enum { GUARD_BYTES = 64 * 1024, CLEAN_PAGES = 8, CACHE_STACKS = 128 };
 
-/* Kept with its stack; `next` links the ones that are free. */
-struct coroutine {
-    jmp_buf inside, resumer;
-    ucontext_t context;         /* for the first entry only */
-    struct stack_pool *pool;
-    struct coroutine *next;
-    char *stack;                /* lowest usable byte; the guard is right below */
-    size_t stack_bytes, guard_bytes;
-    coroutine_main *main;
-    void *argument;
-    bool started, running, ended;
-    unsigned valgrind_id;
-#ifdef SANITIZER_ADDRESS
-    void *inside_fake, *resumer_fake; /* ASan's stacks for frames that are checked after return */
-    const void *resumer_stack;
-    size_t resumer_bytes;
-#endif
-#ifdef SANITIZER_THREAD
-    void *inside_fiber, *resumer_fiber;
-#endif
-};
-
 struct stack_pool {
+    const struct coroutine_backend *backend;
     size_t stack_bytes, guard_bytes;
     int stacks, in_use;
     struct coroutine *spare;
@@ -88,54 +52,55 @@ static pthread_mutex_t cache_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct coroutine *cache; /* of no pool */
 static int cache_count;
 
-/* ---- what the checkers are told about a switch ---- */
+/* ---- the table ---- */
 
-/* Right before leaving for the coroutine, right before leaving it, and right after arriving. Calling
- * these after _setjmp matters to TSan: it files a jmp_buf with the fiber that is current. Inlined, because
- * TSan counts a function's entry and exit, and these would enter on one fiber and exit on another.
- * ASan takes every longjmp for one that unwinds, and wipes the red zones of the frames that are active
- * on the stack it leaves: it may miss an overrun of their arrays later, and never reports a false one. */
-static inline __attribute__((always_inline)) void announce_resume(struct coroutine *coroutine)
+#define COROUTINE(name) extern const struct coroutine_backend coroutine_##name;
+#include "sim/coroutines.def"
+#undef COROUTINE
+static const struct coroutine_backend *const backends[] = {
+#define COROUTINE(name) &coroutine_##name,
+#include "sim/coroutines.def"
+#undef COROUTINE
+};
+enum { BACKENDS = sizeof backends / sizeof *backends };
+
+/* The i-th that this build has, or NULL. */
+static const struct coroutine_backend *backend_at(int i)
 {
-    (void)coroutine;
-#ifdef SANITIZER_ADDRESS
-    __sanitizer_start_switch_fiber(&coroutine->resumer_fake, coroutine->stack, coroutine->stack_bytes);
-#endif
-#ifdef SANITIZER_THREAD
-    coroutine->resumer_fiber = __tsan_get_current_fiber();
-    __tsan_switch_to_fiber(coroutine->inside_fiber, 0);
-#endif
+    for (int b = 0; b < BACKENDS; b++) {
+        if (!backends[b]->missing && i-- == 0)
+            return backends[b];
+    }
+    return NULL;
 }
 
-static inline __attribute__((always_inline)) void announce_park(struct coroutine *coroutine)
+static const struct coroutine_backend *backend_find(const char *name)
 {
-    (void)coroutine;
-#ifdef SANITIZER_ADDRESS
-    /* NULL when it ends: nothing will come back to the fake stack, so it can go. */
-    __sanitizer_start_switch_fiber(coroutine->ended ? NULL : &coroutine->inside_fake, coroutine->resumer_stack,
-                                   coroutine->resumer_bytes);
-#endif
-#ifdef SANITIZER_THREAD
-    __tsan_switch_to_fiber(coroutine->resumer_fiber, 0);
-#endif
+    const struct coroutine_backend *backend = backend_at(0);
+    for (int i = 0; name && backend && strcmp(backend->name, name) != 0; i++)
+        backend = backend_at(i);
+    return backend;
 }
 
-static void arrived_inside(struct coroutine *coroutine)
+const char *coroutine_backend_at(int i)
 {
-    (void)coroutine;
-#ifdef SANITIZER_ADDRESS
-    __sanitizer_finish_switch_fiber(coroutine->inside_fake, &coroutine->resumer_stack, &coroutine->resumer_bytes);
-    coroutine->inside_fake = NULL;
-#endif
+    const struct coroutine_backend *backend = backend_at(i);
+    return backend ? backend->name : NULL;
 }
 
-static void arrived_at_resumer(struct coroutine *coroutine)
+const char *coroutine_backend(const char *name)
 {
-    (void)coroutine;
-#ifdef SANITIZER_ADDRESS
-    __sanitizer_finish_switch_fiber(coroutine->resumer_fake, NULL, NULL);
-    coroutine->resumer_fake = NULL;
-#endif
+    const struct coroutine_backend *backend = backend_find(name);
+    return backend ? backend->name : NULL;
+}
+
+const char *coroutine_backend_missing(const char *name)
+{
+    for (int b = 0; b < BACKENDS; b++) {
+        if (strcmp(backends[b]->name, name) == 0)
+            return backends[b]->missing;
+    }
+    return NULL;
 }
 
 /* ---- stacks ---- */
@@ -145,10 +110,12 @@ static size_t round_up(size_t bytes, size_t unit)
     return (bytes + unit - 1) / unit * unit;
 }
 
-struct stack_pool *stack_pool_new(size_t stack_bytes)
+struct stack_pool *stack_pool_new(size_t stack_bytes, const char *backend)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     struct stack_pool *pool = memory_zalloc(sizeof *pool);
+    pool->backend = backend_find(backend);
+    ASSERT_MESSAGE(pool->backend, "no coroutine backend \"%s\"", backend);
     ASSERT(stack_bytes > 0 && stack_bytes < SIZE_MAX / 2);
     pool->stack_bytes = round_up(stack_bytes, page);
     pool->guard_bytes = round_up(GUARD_BYTES, page);
@@ -185,11 +152,11 @@ static void stack_unmap(struct coroutine *coroutine)
     free(coroutine);
 }
 
-static struct coroutine *cache_take(size_t stack_bytes)
+static struct coroutine *cache_take(const struct stack_pool *pool)
 {
     pthread_mutex_lock(&cache_mutex);
     struct coroutine **link = &cache;
-    while (*link && (*link)->stack_bytes != stack_bytes)
+    while (*link && ((*link)->stack_bytes != pool->stack_bytes || (*link)->backend != pool->backend))
         link = &(*link)->next;
     struct coroutine *coroutine = *link;
     if (coroutine) {
@@ -268,9 +235,10 @@ struct coroutine *coroutine_new(struct stack_pool *pool, coroutine_main *main, v
     if (coroutine) {
         pool->spare = coroutine->next;
     } else {
-        coroutine = cache_take(pool->stack_bytes);
+        coroutine = cache_take(pool);
         if (!coroutine) {
-            coroutine = memory_zalloc(sizeof *coroutine);
+            coroutine = memory_zalloc(sizeof *coroutine + pool->backend->state_bytes);
+            coroutine->backend = pool->backend;
             if (!stack_map(pool, coroutine, error)) {
                 free(coroutine);
                 return NULL;
@@ -309,65 +277,28 @@ void coroutine_free(struct coroutine *coroutine)
     pool->in_use--;
 }
 
-/* Never returns: the frame below it belongs to nobody. The pointer comes in two halves, as makecontext
- * passes ints. */
-static void coroutine_entry(unsigned high, unsigned low)
+void coroutine_body(struct coroutine *coroutine)
 {
-    struct coroutine *coroutine = (struct coroutine *)(uintptr_t)((uint64_t)high << 32 | low);
     arrived_inside(coroutine);
     coroutine->main(coroutine->argument);
     coroutine->ended = true;
-    announce_park(coroutine);
-    _longjmp(coroutine->resumer, 1);
-}
-
-/* The context is taken on the thread that runs the coroutine, so that its signal mask is that thread's
- * own. It isn't a local variable: ASan's red zones around it would stay, as its frame never returns. */
-static void coroutine_prepare(struct coroutine *coroutine)
-{
-    ucontext_t *context = &coroutine->context;
-    uint64_t pointer = (uint64_t)(uintptr_t)coroutine;
-    ASSERT(getcontext(context) == 0);
-    context->uc_stack.ss_sp = coroutine->stack;
-    context->uc_stack.ss_size = coroutine->stack_bytes;
-    context->uc_link = NULL;
-    makecontext(context, (void (*)(void))coroutine_entry, 2, (unsigned)(pointer >> 32), (unsigned)pointer);
 }
 
 void coroutine_resume(struct coroutine *coroutine)
 {
     ASSERT(!coroutine->ended && !coroutine->running);
     coroutine->running = true;
-    if (!coroutine->started)
-        coroutine_prepare(coroutine);
-    if (_setjmp(coroutine->resumer) == 0) {
-        announce_resume(coroutine);
-        if (coroutine->started)
-            _longjmp(coroutine->inside, 1);
-        coroutine->started = true;
-        setcontext(&coroutine->context);
-        assertion_failed(__FILE__, __LINE__, __func__, "setcontext does not return", 0);
-    }
-    arrived_at_resumer(coroutine);
+    coroutine->backend->resume(coroutine);
     coroutine->running = false;
 }
 
 void coroutine_park(struct coroutine *coroutine)
 {
     ASSERT(coroutine->running);
-    if (_setjmp(coroutine->inside) == 0) {
-        announce_park(coroutine);
-        _longjmp(coroutine->resumer, 1);
-    }
-    arrived_inside(coroutine);
+    coroutine->backend->park(coroutine);
 }
 
 bool coroutine_ended(const struct coroutine *coroutine)
 {
     return coroutine->ended;
-}
-
-const char *coroutine_backend(void)
-{
-    return "setjmp";
 }

@@ -73,7 +73,7 @@ struct machine *machine_new(const struct machine_options *options, struct error 
     }
     machine->options = *options;
     machine->worker_count = options->threads < options->ranks ? options->threads : options->ranks;
-    machine->stacks = stack_pool_new(options->stack_bytes ? options->stack_bytes : STACK_BYTES);
+    machine->stacks = stack_pool_new(options->stack_bytes ? options->stack_bytes : STACK_BYTES, options->coroutine);
     machine->ranks = memory_zalloc((size_t)options->ranks * sizeof *machine->ranks);
     machine->words = ((size_t)options->ranks + 63) / 64;
     machine->ready = memory_zalloc(machine->words * sizeof *machine->ready);

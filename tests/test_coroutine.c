@@ -1,4 +1,5 @@
-/* test_coroutine: switching, stack use, the guard below a stack, and running out of stacks. */
+/* test_coroutine: switching, stack use, the guard below a stack, and running out of stacks, on each backend that
+ * this build has (a looped test: _i is the backend). */
 #include <check.h>
 #include <signal.h>
 #include <stdio.h>
@@ -30,7 +31,7 @@ static void count_main(void *argument)
 /* Proves: several coroutines interleave, each keeps its own frame, and each ends exactly once. */
 START_TEST(test_coroutine_interleave)
 {
-    struct stack_pool *pool = stack_pool_new(70000);
+    struct stack_pool *pool = stack_pool_new(70000, coroutine_backend_at(_i));
     struct counting counting[5];
     for (int i = 0; i < 5; i++) {
         counting[i] = (struct counting){.limit = 3 * i};
@@ -48,7 +49,6 @@ START_TEST(test_coroutine_interleave)
     for (int i = 0; i < 5; i++)
         coroutine_free(counting[i].coroutine);
     stack_pool_free(pool);
-    ck_assert_str_ne(coroutine_backend(), "");
 }
 END_TEST
 
@@ -70,7 +70,7 @@ static void deep_main(void *argument)
  * dropped parked, or before it started. */
 START_TEST(test_coroutine_stack_used)
 {
-    struct stack_pool *pool = stack_pool_new(100000);
+    struct stack_pool *pool = stack_pool_new(100000, coroutine_backend_at(_i));
     struct counting deep = {.limit = 50000}, shallow = {.limit = 300};
     deep.coroutine = coroutine_new(pool, deep_main, &deep, &error);
     size_t unused = coroutine_stack_used(deep.coroutine);
@@ -116,7 +116,7 @@ START_TEST(test_coroutine_guard)
         setrlimit(RLIMIT_CORE, &none);
         signal(SIGSEGV, SIG_DFL); /* not the sanitizers' */
         signal(SIGBUS, SIG_DFL);
-        struct stack_pool *pool = stack_pool_new(65536);
+        struct stack_pool *pool = stack_pool_new(65536, coroutine_backend_at(_i));
         coroutine_resume(coroutine_new(pool, overflow_main, &depth, &error));
         _exit(0);
     }
@@ -139,14 +139,54 @@ START_TEST(test_coroutine_no_stack)
 }
 END_TEST
 
+/* Proves: a stack that was used by one backend, and is kept for the next pool, does not come back with another's
+ * state. */
+START_TEST(test_coroutine_backends_in_turn)
+{
+    for (int turn = 0; turn < 7; turn++) {
+        for (int i = 0; coroutine_backend_at(i); i++) {
+            struct stack_pool *pool = stack_pool_new(90000, coroutine_backend_at(i));
+            struct counting counting = {.limit = 3 + turn};
+            counting.coroutine = coroutine_new(pool, count_main, &counting, &error);
+            for (int resumes = 0; resumes < 2 + turn; resumes++)
+                coroutine_resume(counting.coroutine);
+            ck_assert_int_eq(counting.steps, 2 + turn);
+            coroutine_free(counting.coroutine);
+            stack_pool_free(pool);
+        }
+    }
+}
+END_TEST
+
+/* Proves: names are found, the first is the default, an unknown one isn't there, and the portable ones always are. */
+START_TEST(test_coroutine_names)
+{
+    ck_assert_str_eq(coroutine_backend(NULL), coroutine_backend_at(0));
+    ck_assert_ptr_nonnull(coroutine_backend("sigsetjmp"));
+    ck_assert_ptr_nonnull(coroutine_backend("ucontext"));
+    ck_assert_ptr_null(coroutine_backend("fiber"));
+    ck_assert_ptr_null(coroutine_backend_missing("fiber"));
+    ck_assert(!coroutine_backend("fcontext") == !!coroutine_backend_missing("fcontext"));
+    int count = 0;
+    for (; coroutine_backend_at(count); count++)
+        ck_assert_str_eq(coroutine_backend(coroutine_backend_at(count)), coroutine_backend_at(count));
+    ck_assert_int_ge(count, 2);
+}
+END_TEST
+
 int main(void)
 {
+    int backends = 0;
+    while (coroutine_backend_at(backends))
+        backends++;
     Suite *suite = suite_create("coroutine");
     TCase *cases = tcase_create("coroutine");
     tcase_set_timeout(cases, 60);
-    tcase_add_test(cases, test_coroutine_interleave);
-    tcase_add_test(cases, test_coroutine_stack_used);
-    tcase_add_test(cases, test_coroutine_guard);
+    tcase_add_loop_test(cases, test_coroutine_interleave, 0, backends);
+    tcase_add_loop_test(cases, test_coroutine_stack_used, 0, backends);
+    tcase_add_loop_test(cases, test_coroutine_guard, 0, backends);
+    tcase_add_test(cases, test_coroutine_backends_in_turn);
+    tcase_add_test(cases, test_coroutine_names);
     tcase_add_test(cases, test_coroutine_no_stack);
     suite_add_tcase(suite, cases);
     SRunner *runner = srunner_create(suite);

@@ -41,6 +41,7 @@ pair() { # pair DEF PREFIX FOLDER SUFFIXLESS-NAME-PATTERN
 }
 pair scenarios/faults.def FAULT scenarios/faults
 pair scenarios/checks.def CHECK scenarios/checks
+pair sim/coroutines.def COROUTINE sim/coroutines
 pair model/schedules.def SCHEDULE model/schedules
 pair tools/commands.def COMMAND tools/commands
 for name in $(sed -n 's/^FAULT(\([a-z0-9_]*\).*/\1/p' scenarios/faults.def); do

@@ -1,6 +1,7 @@
 /* setup: see the header. */
 #include "tools/setup.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <uv.h>
@@ -55,20 +56,29 @@ static bool check_words(const char *list, struct error *error)
     return good;
 }
 
+static bool coroutine_refused(const char *name, struct error *error)
+{
+    char shown[FOREIGN_TEXT], available[128] = "";
+    const char *why = coroutine_backend_missing(name);
+    for (int i = 0; coroutine_backend_at(i); i++) {
+        size_t used = strlen(available);
+        snprintf(available + used, sizeof available - used, "%s%s", i ? ", " : "", coroutine_backend_at(i));
+    }
+    error_input(error, "--coroutine \"%s\" is not in this build%s%s; available: %s", foreign(name, shown), why ? ": " : "",
+                why ? why : "", available);
+    return false;
+}
+
 bool setup_experiment(const struct options *options, const char *checks_default, int threads_default,
                       struct experiment_options *ret_experiment, struct error *error)
 {
-    if (options->coroutine && strcmp(options->coroutine, coroutine_backend()) != 0) {
-        char shown[FOREIGN_TEXT];
-        error_input(error, "--coroutine \"%s\" is not in this build", foreign(options->coroutine, shown));
-        error_hint(error, "it has %s", coroutine_backend());
-        return false;
-    }
+    if (options->coroutine && !coroutine_backend(options->coroutine)) return coroutine_refused(options->coroutine, error);
     if (!ops_get(FORMAT_FP32, options->cpu_path, options->gemm ? options->gemm : "fixed", error)) return false;
     if (options->checks && !check_words(options->checks, error)) return false;
     *ret_experiment = (struct experiment_options){
         .train = {.threads = options->threads ? options->threads : threads_default, .interleave = options->interleave,
-                  .cpu_path = options->cpu_path, .gemm = options->gemm, .stop = interrupt_stop()},
+                  .cpu_path = options->cpu_path, .gemm = options->gemm,
+                  .coroutine = options->coroutine, .stop = interrupt_stop()},
         .checks = options->checks ? options->checks : checks_default,
     };
     return true;
