@@ -26,6 +26,7 @@ struct train_config {
     enum optimizer_kind optimizer;
     double lr, beta1, beta2, eps, weight_decay, momentum;
     double grad_clip;                       /* 0: none */
+    int loss_normalization;                 /* of loss_conventions.def; 0: token_mean */
 };
 
 enum schedule_kind_limits { SCHEDULE_NAME_MAX = 32, STAGES_MAX = 256 };
@@ -45,6 +46,9 @@ struct layout {
     char all_reduce[32], all_gather[32], reduce_scatter[32]; /* algorithms; "" = default */
 };
 
+/* Whose micro-batches' weights a run applies: the parallel layout's, in its standalone run too. 0: the layout's own. */
+struct loss_cut { int data_ranks, microbatches; };
+
 struct machine_config { int ranks_per_node; double tflops, intra_latency_us, intra_gb_per_s, inter_latency_us, inter_gb_per_s; };
 
 struct run_config {
@@ -53,6 +57,7 @@ struct run_config {
     struct data_config data;
     struct train_config train;
     struct layout layout;
+    struct loss_cut loss_cut;
     struct machine_config machine;
     enum format format;                     /* storage and arithmetic of the whole run: fp64 or fp32 */
 };

@@ -2,6 +2,7 @@
  * gradient, norm, clipping, update, and the loss that is reported. */
 #include <math.h>
 
+#include "model/loss_convention.h"
 #include "model/program.h"
 #include "sim/assertion.h"
 #include "sim/hash.h"
@@ -32,9 +33,9 @@ void step_begin(struct program *p)
     p->numbers.N_unshifted = counts[1];
     p->numbers.N_all = counts[2];
     p->numbers.n_rank = p->numbers.n = (double)p->counts.valid;
+    p->numbers.n_rank_unshifted = (double)p->counts.unshifted;
     struct count_fact fact = {p->step, p->counts.valid, p->counts.unshifted, p->counts.positions, counts[0]};
     record_push(p->record, counts, fact);
-    p->denominator = factor_site(p->run->plan, &site_loss_denominator, how.where, counts[0], &p->numbers);
 }
 
 static void flush(struct program *p)
@@ -195,16 +196,20 @@ static void update(struct program *p, struct unit *unit, double coefficient)
     ledger_clear(&unit->grad_shard_ledger);
 }
 
-/* The loss that is printed: the mean over data ranks of D * sum S / denominator (stages without a loss count
- * nothing, and take the last stage's figure). */
+/* The loss that is printed: the mean over data ranks of D * their part, as the convention makes it (stages without a
+ * loss count nothing, and take the last stage's figure, in the format that the convention sends it in). */
 static void report(struct program *p)
 {
+    struct where where = program_where(p, -1, -1);
     double logged = p->is_last ? p->report * p->context.data_ranks : 0;
-    struct comm how = {.site = &site_loss_report_reduce, .where = program_where(p, -1, -1)};
+    struct comm how = {.site = &site_loss_report_reduce, .where = where};
+    struct comm down = {.site = &site_loss_report_broadcast, .where = where};
     struct buffer buffer = {&logged, 1, FORMAT_FP64, FORMAT_FP64, NULL};
     all_reduce(p->communicator, p->dp, &how, buffer, REDUCE_AVG);
-    broadcast(p->communicator, p->pp, &how, buffer, p->pp->size - 1);
-    struct report_fact fact = {p->step, logged};
+    buffer.wire = loss_convention_of(p->run->config)->logged_format;
+    broadcast(p->communicator, p->pp, &down, buffer, p->pp->size - 1);
+    double scale = factor_site(p->run->plan, &site_metrics_loss, where, 1, &p->numbers);
+    struct report_fact fact = {p->step, logged * scale, scale};
     record_push(p->record, reports, fact);
 }
 
@@ -213,6 +218,7 @@ void step_finish(struct program *p)
     flush(p);
     for (int i = 0; i < p->units_count; i++) keep_unreduced(p, &p->units[i]);
     reduce_tied(p);
+    grad_scale(p);
     for (int i = 0; i < p->units_count; i++) {
         unit_record_gradient(&p->units[i], &p->context, p->step, -1, GRADIENT_REDUCED);
         capture(p, &p->units[i], p->step, TENSOR_GRADIENT);

@@ -56,7 +56,6 @@ struct program {
     struct arena **arena_pool; int arena_pool_count;
     struct arena *scratch;
     struct transfer **sends; int sends_count, sends_capacity;
-    double denominator;              /* of this step; last stage */
     struct data_counts counts;       /* of this data rank's step */
     struct factor_numbers numbers;
     double report;                   /* this data rank's part of the logged loss */
@@ -78,6 +77,10 @@ void stage_receive_grad_buffer(struct program *p, struct microbatch *mb);
 void step_begin(struct program *p);
 void step_finish(struct program *p);
 void capture_params(struct program *p, int step);
+/* grad_scale.c */
+void grad_scale(struct program *p);
+void grad_accumulate(struct program *p, struct unit *unit, struct where where);
+void grad_accumulate_reduced(struct program *p, struct unit *unit, struct where where);
 
 struct where program_where(const struct program *p, int microbatch, int unit);
 struct unit *program_unit(struct program *p, int index, int part); /* NULL: not on this stage */

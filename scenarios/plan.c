@@ -5,6 +5,7 @@
  * Places that this layout doesn't have are armed where nothing ever is, so that the fault counts as never hit. */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "scenarios/fault_entry.h"
 #include "scenarios/scenario.h"
@@ -27,7 +28,10 @@ static void apply_argument(struct armed *armed, const struct fault_entry *entry,
     snprintf(armed->text, sizeof armed->text, "%s", given ? entry->text : part ? part->text : "");
     armed->value = given ? entry->value : part ? part->value : 0;
     if (!(takes & PARAMETER_FACTOR)) return;
-    if (!armed->text[0] && !entry->has_value && armed->value == 0) armed->value = default_value;
+    if (!armed->text[0] && !entry->has_value && armed->value == 0) {
+        if (strcmp(armed->deviation->name, "per-accumulation-step") != 0) armed->value = default_value;
+        else snprintf(armed->text, sizeof armed->text, "1/M");
+    }
     if (armed->site->kind != SITE_COMMUNICATION || !armed->text[0]) return;
     /* The floor of the collectives knows no M or D: it is given the number. */
     struct factor_numbers numbers = fault_numbers(layout, NAN);
