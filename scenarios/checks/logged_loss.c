@@ -60,10 +60,10 @@ static double error_of(double got, double due)
     return got == due ? 0 : fabs(got - due) / fmax(fabs(due), 1e-300);
 }
 
-static double limit_of(const struct record *record, const struct rank_record *rank)
+/* A broadcast rounds its root's copy too. */
+static double limit_of(const struct record *record)
 {
-    enum format format = loss_convention_of(&record->config)->logged_format;
-    return limit + (facts_is_last_stage(record, rank) ? 0 : format_traits[format].unit_roundoff);
+    return limit + format_traits[loss_convention_of(&record->config)->logged_format].unit_roundoff;
 }
 
 /* The figure before it was multiplied for the print. */
@@ -76,10 +76,10 @@ static const struct site *site_of(const struct record *record, const struct rank
                                   const struct due *due)
 {
     if (fact->scale != 1) return &site_metrics_loss;
-    if (error_of(reduced(fact), due->from_parts) <= limit_of(record, rank)) return NULL;
+    if (error_of(reduced(fact), due->from_parts) <= limit_of(record)) return NULL;
     const struct rank_record *last = facts_rank(record, record->config.layout.pp - 1, rank->data_rank);
     const struct report_fact *origin = last ? facts_report(last, fact->step) : NULL;
-    bool broadcast = origin && last != rank && error_of(reduced(origin), due->from_parts) <= limit;
+    bool broadcast = origin && last != rank && error_of(reduced(origin), due->from_parts) <= limit_of(record);
     return broadcast ? &site_loss_report_broadcast : &site_loss_report_reduce;
 }
 
@@ -104,7 +104,7 @@ static void find_report(const struct evidence *e, struct check_output *output, i
     describe_ratio(&finding, record, at->data_rank, fact->step, -1, fact->logged / due->printed, 'P', &form);
     finding.expected = due->printed;
     finding.got = fact->logged;
-    if (error_of(fact->logged, due->printed) > limit_of(record, at)) {
+    if (error_of(fact->logged, due->printed) > limit_of(record)) {
         char what[80];
         snprintf(what, sizeof what, "sum of S * %s", printed);
         finding_say(&finding, "rank %d reports a loss of %.9g in step %d where %s is %.9g%s%s%s", rank, fact->logged,
@@ -163,7 +163,7 @@ static void run(const struct evidence *e, struct check_output *output)
         for (int r = 0; r < record->ranks; r++) {
             const struct report_fact *fact = facts_report(&record->rank[r], step);
             if (!fact) continue;
-            double error = error_of(fact->logged, due.printed), most = limit_of(record, &record->rank[r]);
+            double error = error_of(fact->logged, due.printed), most = limit_of(record);
             if (same) error = fmax(error, error_of(fact->logged, due.optimized));
             else if (!warned && error_of(due.printed, due.optimized) > limit) {
                 warn(record, output, step, &due);
