@@ -13,7 +13,8 @@ static enum format storage_of(const struct program *p)
 }
 
 /* N: valid targets of the step over all data ranks. Each rank counts its own micro-batches as it will draw
- * them; the last stage, which has the loss, sums over the data group. */
+ * them; the last stage, which has the loss, sums over the data group. Where the convention has no use for it there is
+ * no such sum: the letters come from the data. */
 void step_begin(struct program *p)
 {
     const struct run_config *config = p->run->config;
@@ -28,7 +29,14 @@ void step_begin(struct program *p)
                            (int64_t)p->data_rank * layout->microbatches * per, (int64_t)layout->microbatches * per);
     double counts[3] = {(double)p->counts.valid, (double)p->counts.unshifted, (double)p->counts.positions};
     struct comm how = {.site = &site_loss_token_count_reduce, .where = program_where(p, -1, -1)};
-    all_reduce(p->communicator, p->dp, &how, (struct buffer){counts, 3, FORMAT_FP64, FORMAT_FP64, NULL}, REDUCE_SUM);
+    if (loss_convention_counts(loss_convention_of(config))) {
+        all_reduce(p->communicator, p->dp, &how, (struct buffer){counts, 3, FORMAT_FP64, FORMAT_FP64, NULL}, REDUCE_SUM);
+    } else {
+        struct factor_numbers due = loss_numbers_due(p->run->record, p->step, 0);
+        counts[0] = due.N;
+        counts[1] = due.N_unshifted;
+        counts[2] = due.N_all;
+    }
     p->numbers.N = counts[0];
     p->numbers.N_unshifted = counts[1];
     p->numbers.N_all = counts[2];

@@ -32,6 +32,11 @@ const struct loss_convention *loss_convention_of(const struct run_config *config
     return convention;
 }
 
+bool loss_convention_counts(const struct loss_convention *convention)
+{
+    return strchr(convention->denominator, 'N') || strchr(convention->logged, 'N');
+}
+
 bool loss_convention_logs_optimized(const struct loss_convention *convention)
 {
     return !strcmp(convention->weight, convention->logged);

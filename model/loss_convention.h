@@ -37,6 +37,8 @@ struct loss_convention {
 int loss_convention_count(void);
 const struct loss_convention *loss_convention_at(int i); /* NULL: no more */
 const struct loss_convention *loss_convention_of(const struct run_config *config);
+/* Do its loss or its print need N, so that the last stage's ranks add up their counts before the first forward? */
+bool loss_convention_counts(const struct loss_convention *convention);
 /* Does it print what it optimizes, for any counts? */
 bool loss_convention_logs_optimized(const struct loss_convention *convention);
 

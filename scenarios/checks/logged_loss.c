@@ -8,7 +8,7 @@
  *     optimized), and the two differ on these data, that is a warning and no finding.
  * Limit: 1e-9 relative (all of it is fp64), and one rounding of the format in which the convention sends the figure
  * from the last stage to the others. Sites, the first that holds: metrics.loss where the reduced figure was multiplied;
- * loss.report_broadcast, loss.report_reduce where it does not follow from the ranks' own parts; loss.report for each
+ * loss.token_count_reduce where the print is made with a wrong N; loss.report_broadcast, loss.report_reduce where it does not follow from the ranks' own parts; loss.report for each
  * micro-batch whose part is not as due; else none: a wrong weight or denominator further up is the cause. */
 #include <math.h>
 #include <stdio.h>
@@ -118,10 +118,30 @@ static void find_report(const struct evidence *e, struct check_output *output, i
     check_find(output, &finding);
 }
 
+/* N as the rank got it, where the print is made with it. */
+static void check_step_count(const struct evidence *e, struct check_output *output, const struct rank_record *rank, int step)
+{
+    const struct record *record = e->parallel;
+    const struct count_fact *count = facts_count(rank, step);
+    const char *logged = loss_convention_of(&record->config)->logged;
+    double N = facts_tokens(record, step).valid;
+    if (!count || !strchr(logged, 'N') || count->valid_global == N) return;
+    struct finding finding = finding_new(&site_loss_token_count_reduce, place_at(rank->rank, step, -1));
+    finding.expected = N;
+    finding.got = count->valid_global;
+    finding_say(&finding,
+                "rank %d got %.17g as the number of valid tokens in step %d where all data ranks together counted %.17g, and "
+                "makes the reported loss with it",
+                rank->rank, count->valid_global, step, N);
+    check_value(output, error_of(count->valid_global, N), limit);
+    check_find(output, &finding);
+}
+
 static void check_parts(const struct evidence *e, struct check_output *output, int step)
 {
     const struct record *record = e->parallel;
     for (int r = 0; r < record->ranks; r++) {
+        check_step_count(e, output, &record->rank[r], step);
         for (int i = 0; i < record->rank[r].losses.count; i++) {
             const struct loss_fact *fact = &record->rank[r].losses.items[i];
             if (fact->step != step) continue;
