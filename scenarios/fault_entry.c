@@ -128,7 +128,7 @@ static bool find_deviation(struct entry *e, const char *name, const char *key)
         return false;
     }
     e->draft.entry.deviation = deviation;
-    snprintf(e->draft.entry.name, sizeof e->draft.entry.name, "%.40s:%.20s", site->name, deviation->name);
+    snprintf(e->draft.entry.name, sizeof e->draft.entry.name, "%.40s:%.22s", site->name, deviation->name);
     return true;
 }
 
