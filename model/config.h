@@ -85,6 +85,7 @@ struct train_config {
     double grad_clip;                       /* 0: none */
     char frozen[256];                       /* patterns of parameters without a gradient, by commas; * at the end: anything */
     struct loss_scale_config loss_scale;
+    int loss_normalization;                 /* of loss_conventions.def; 0: token_mean */
 };
 
 enum schedule_kind_limits { SCHEDULE_NAME_MAX = 32, STAGES_MAX = 256 };
@@ -107,6 +108,9 @@ struct layout {
     char all_reduce[32], all_gather[32], reduce_scatter[32]; /* algorithms; "" = default */
 };
 
+/* Whose micro-batches' weights a run applies: the parallel layout's, in its standalone run too. 0: the layout's own. */
+struct loss_cut { int data_ranks, microbatches; };
+
 struct machine_config { int ranks_per_node; double tflops, intra_latency_us, intra_gb_per_s, inter_latency_us, inter_gb_per_s; };
 
 struct run_config {
@@ -115,6 +119,7 @@ struct run_config {
     struct data_config data;
     struct train_config train;
     struct layout layout;
+    struct loss_cut loss_cut;
     struct machine_config machine;
     struct precision precision;
 };

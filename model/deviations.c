@@ -45,7 +45,7 @@ static bool parse_letter(struct parser *p, double *ret_value)
 {
     const struct factor_numbers *n = p->numbers;
     const struct { const char *name; double value; } letters[] = {
-        {"N_unshifted", n->N_unshifted}, {"N_all", n->N_all}, {"n_rank", n->n_rank},
+        {"N_unshifted", n->N_unshifted}, {"N_all", n->N_all}, {"n_rank", n->n_rank}, {"n_rank_unshifted", n->n_rank_unshifted},
         {"D_shard", n->D_shard}, {"D_replicate", n->D_replicate}, {"M", n->M}, {"D", n->D},
         {"P", n->P}, {"C", n->C}, {"T", n->T}, {"E", n->E}, {"A", n->A}, {"N", n->N}, {"n", n->n},
     };
@@ -58,7 +58,7 @@ static bool parse_letter(struct parser *p, double *ret_value)
             return true;
         }
     }
-    return error_input(p->error, "factor '%s': '%.*s' is none of M, D, P, C, T, E, A, N, N_all, N_unshifted, n, n_rank, D_shard, D_replicate",
+    return error_input(p->error, "factor '%s': '%.*s' is none of M, D, P, C, T, E, A, N, N_all, N_unshifted, n, n_rank, n_rank_unshifted, D_shard, D_replicate",
                        p->text, (int)length, p->at);
 }
 
@@ -146,6 +146,7 @@ double factor_site(struct site_plan *plan, const struct site *site, struct where
     case FACTOR_TIMES: return value * factor;
     case FACTOR_SET: return factor;
     case FACTOR_NEGATE: return -value;
+    case FACTOR_PER_STEP: return value * (armed->text[0] || armed->value != 0 ? factor : 1 / numbers->M);
     default: ASSERT(!"a deviation of another kind"); return value;
     }
 }

@@ -12,7 +12,7 @@ struct factor_numbers {
     double M, D, P, C, T, E;       /* micro-batches, data, pipeline, context, tensor, expert ranks */
     double A;                      /* what the gradient reduction divides by: D (avg) or 1 (sum) */
     double N, N_all, N_unshifted;  /* of the step, all data ranks: valid targets, positions, tokens that are not padding */
-    double n, n_rank;              /* valid targets of this micro-batch, of this data rank's whole step */
+    double n, n_rank, n_rank_unshifted; /* valid targets of this micro-batch; of this data rank's whole step, also unshifted */
     double D_shard, D_replicate;   /* the two factors of D */
 };
 

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "model/precision.h"
+#include "model/loss_convention.h"
 #include "model/program.h"
 
 static enum format storage_of(const struct program *p)
@@ -11,7 +12,8 @@ static enum format storage_of(const struct program *p)
 }
 
 /* N: valid targets of the step over all data ranks. Each rank counts its own micro-batches as it will draw
- * them; the last stage, which has the loss, sums over the data group. */
+ * them; the last stage, which has the loss, sums over the data group. Where the convention has no use for it there is
+ * no such sum: the letters come from the data. */
 void step_begin(struct program *p)
 {
     const struct run_config *config = p->run->config;
@@ -27,14 +29,21 @@ void step_begin(struct program *p)
                            (int64_t)p->data_rank * layout->microbatches * per, (int64_t)layout->microbatches * per);
     double counts[3] = {(double)p->counts.valid, (double)p->counts.unshifted, (double)p->counts.positions};
     struct comm how = {.site = &site_loss_token_count_reduce, .where = program_where(p, -1, -1)};
-    all_reduce(p->communicator, p->dp, &how, (struct buffer){counts, 3, FORMAT_FP64, FORMAT_FP64, NULL}, REDUCE_SUM);
+    if (loss_convention_counts(loss_convention_of(config))) {
+        all_reduce(p->communicator, p->dp, &how, (struct buffer){counts, 3, FORMAT_FP64, FORMAT_FP64, NULL}, REDUCE_SUM);
+    } else {
+        struct factor_numbers due = loss_numbers_due(p->run->record, p->step, 0);
+        counts[0] = due.N;
+        counts[1] = due.N_unshifted;
+        counts[2] = due.N_all;
+    }
     p->numbers.N = counts[0];
     p->numbers.N_unshifted = counts[1];
     p->numbers.N_all = counts[2];
     p->numbers.n_rank = p->numbers.n = (double)p->counts.valid;
+    p->numbers.n_rank_unshifted = (double)p->counts.unshifted;
     struct count_fact fact = {p->step, p->counts.valid, p->counts.unshifted, p->counts.positions, counts[0]};
     record_push(p->record, counts, fact);
-    p->denominator = factor_site(p->run->plan, &site_loss_denominator, how.where, counts[0], &p->numbers);
 }
 
 /* Sums the copies of a shard over dp_replicate (HSDP). In PyTorch's order: what came from earlier reductions of the
@@ -181,16 +190,20 @@ static void update(struct program *p, struct unit *unit, double coefficient, boo
     for (int k = 0; k < unit->pieces_count; k++) ledger_clear(&unit->pieces[k].reduced_ledger);
 }
 
-/* The loss that is printed: the mean over data ranks of D * sum S / denominator (stages without a loss count
- * nothing, and take the last stage's figure). */
+/* The loss that is printed: the mean over data ranks of D * their part, as the convention makes it (stages without a
+ * loss count nothing, and take the last stage's figure, in the format that the convention sends it in). */
 static void report(struct program *p)
 {
+    struct where where = program_where(p, -1, -1);
     double logged = p->is_last ? p->report * p->context.data_ranks : 0;
-    struct comm how = {.site = &site_loss_report_reduce, .where = program_where(p, -1, -1)};
+    struct comm how = {.site = &site_loss_report_reduce, .where = where};
+    struct comm down = {.site = &site_loss_report_broadcast, .where = where};
     struct buffer buffer = {&logged, 1, FORMAT_FP64, FORMAT_FP64, NULL};
     all_reduce(p->communicator, p->dp, &how, buffer, REDUCE_AVG);
-    broadcast(p->communicator, p->pp, &how, buffer, p->pp->size - 1);
-    struct report_fact fact = {p->step, logged};
+    buffer.wire = loss_convention_of(p->run->config)->logged_format;
+    broadcast(p->communicator, p->pp, &down, buffer, p->pp->size - 1);
+    double scale = factor_site(p->run->plan, &site_metrics_loss, where, 1, &p->numbers);
+    struct report_fact fact = {p->step, logged * scale, scale};
     record_push(p->record, reports, fact);
 }
 
@@ -200,6 +213,7 @@ void step_finish(struct program *p)
     for (int i = 0; i < p->units_count; i++) keep_unreduced(p, &p->units[i]);
     reduce_tied(p);
     bool skipped = loss_scale_unscale(p);
+    grad_scale(p);
     for (int i = 0; i < p->units_count; i++) {
         if (p->units[i].trained_count > 0) unit_record_gradient(&p->units[i], &p->context, p->step, -1, GRADIENT_REDUCED, -1);
     }

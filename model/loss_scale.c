@@ -40,9 +40,7 @@ bool loss_scale_unscale(struct program *p)
     double divisor = factor_site(p->run->plan, &site_amp_unscale, where, p->loss_scale, &p->numbers);
     for (int u = 0; u < p->units_count; u++) {
         struct unit *unit = &p->units[u];
-        size_t probes = (size_t)unit->pieces_count * unit->probe_count;
-        p->run->ops->vector_divide(unit->reduced, divisor, unit->shard_trained_count + probes);
-        for (int k = 0; k < unit->pieces_count; k++) ledger_scale(&unit->pieces[k].reduced_ledger, 1 / divisor);
+        unit_scale_reduced(unit, &p->context, 1 / divisor);
         fact.found_here = look_at(p, unit, &fact.largest) || fact.found_here;
     }
     double found = fact.found_here;

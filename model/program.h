@@ -57,7 +57,6 @@ struct program {
     struct arena **arena_pool; int arena_pool_count;
     struct arena *scratch;
     struct transfer **sends; int sends_count, sends_capacity;
-    double denominator;              /* of this step; last stage */
     struct data_counts counts;       /* of this data rank's step */
     struct factor_numbers numbers;
     double report;                   /* this data rank's part of the logged loss */
@@ -87,6 +86,10 @@ void loss_scale_begin(struct program *p);          /* of the run */
 /* Divides the reduced gradients by the scale; agrees on whether anything is not finite; true: leave the update out. */
 bool loss_scale_unscale(struct program *p);
 void loss_scale_update(struct program *p, bool found);
+/* grad_scale.c */
+void grad_scale(struct program *p);
+void grad_accumulate(struct program *p, struct unit *unit, struct where where);
+void grad_accumulate_reduced(struct program *p, struct unit *unit, struct where where);
 
 struct where program_where(const struct program *p, int microbatch, int unit);
 struct unit *program_unit(struct program *p, int index, int part); /* NULL: not on this stage */

@@ -22,14 +22,15 @@ struct param_table { int count; struct param *params; };
 /* Which sequences a micro-batch really held, as the rank read them. Recorded on first and last stage. */
 struct sample_fact { int step, microbatch, first_sequence /* due */; int count; const int64_t *sequences /* drawn [count], ids within the whole data */; uint64_t token_hash, target_hash; };
 
-/* Loss of one micro-batch; last stage only. weight due for each valid token of loss.parallel: 1/N. */
+/* Loss of one micro-batch; last stage only. The weights due: model/loss_convention.h. */
 struct loss_fact {
     int step, microbatch;
     int64_t valid, unshifted, positions;   /* targets not ignored; tokens that are not padding; all positions (batch*seq) */
     double loss_sum;                       /* S: sum of the valid tokens' losses, fp64, ascending */
-    double denominator, scale, compensation; /* what was used: seed = compensation * scale / denominator; compensation = data ranks where reduce_op averages, else 1 */
-    double seed;                           /* the number that multiplied every valid token's gradient */
-    double backward_loss;                  /* S * seed: the scalar that backward was called on */
+    double denominator, scale, compensation; /* what was used: seed = compensation * scale / denominator */
+    double seed;                           /* the number that multiplied every valid token's gradient; of several micro-batches of the cut in one: the first's */
+    double backward_loss;                  /* sum of tokens' losses * weights: the scalar that backward was called on */
+    double logged;                         /* what S was multiplied by in the printed loss; of the first alike */
     int64_t token_count;                   /* batch*seq */
     const double *token_loss;              /* [token_count], sequence by sequence; 0 where ignored */
     const double *token_weight;            /* [token_count]: cotangent really used */
@@ -75,7 +76,7 @@ struct norm_fact { int step; double local_squares /* of what this rank owns, eac
 /* Loss scaling: what the loss was multiplied by, whether a gradient that is not finite was found, here and anywhere,
  * whether the update was left out, and the scale of the next step. */
 struct scale_fact { int step; double scale; bool found_here, found, skipped; double next; double largest /* of the reduced gradient here, unscaled */; };
-struct report_fact { int step; double logged; };
+struct report_fact { int step; double logged, scale /* what the reduced loss was multiplied by */; };
 struct update_fact { int step, unit, param; int64_t elements /* of this rank's shard */; int updates; int version /* after */; };
 
 /* A run of elements of one parameter: what a rank owns of it. */
@@ -90,6 +91,9 @@ struct tensor_fact {
 };
 /* Memory that was not meant to be read, or numbers that are not finite. */
 struct poison_fact { int step, microbatch, unit; const struct site *site; const char *what; };
+
+/* One micro-batch of the loss cut: its tokens, and the weight due of each valid one. */
+struct loss_cell { int64_t valid, unshifted, positions; double weight; };
 
 #define RECORD_VECTOR(type) struct { int count, capacity; type *items; }
 struct rank_record {
@@ -131,6 +135,7 @@ struct record {
     uint64_t digest[2];                    /* losses, gradients, parameters, communication */
     const bool *frozen;                    /* [params] */
     const int64_t *valid_due;              /* [steps]: see record_valid_tokens_due */
+    const struct loss_cell *cells;         /* [steps, data ranks, micro-batches] of the loss cut, from the data */
     struct machine *machine;               /* kept for the texts it owns */
     struct arena *arena;
 };

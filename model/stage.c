@@ -2,9 +2,11 @@
  *
  * Loss: S = sum of the valid tokens' losses; backward is called on S * seed,
  *     seed = compensation * scale / denominator,
- * denominator = valid tokens of the whole step over all data ranks, scale = 1, compensation = data ranks
- * where the gradient reduction averages (which divides by them again), else 1. So every valid token weighs
- * 1/N in every gradient, however the batch is cut: token_mean. */
+ * as train.loss_normalization has it (model/loss_convention.h). token_mean: denominator = valid tokens of the
+ * whole step over all data ranks, scale = 1, compensation = data ranks where the gradient reduction averages
+ * (which divides by them again), else 1. So every valid token weighs 1/N in every gradient, however the batch is
+ * cut. A micro-batch that holds several of the cut (the standalone run) weighs each sequence as due in its own. */
+#include "model/loss_convention.h"
 #include "model/program.h"
 
 #include "model/precision.h"
@@ -155,39 +157,72 @@ static double head_flops(const struct program *p)
     return 2.0 * (double)rows_of(p) * model->dim * model->vocab;
 }
 
+/* The letters of the cut's micro-batch that this sequence of mb is due in: this micro-batch itself, with the counts that
+ * the run made, or, in a run over another cut, what the data say. */
+static struct factor_numbers loss_numbers(const struct program *p, const struct microbatch *mb, int sequence)
+{
+    const struct run_config *config = p->run->config;
+    struct loss_cut cut = loss_cut_of(config);
+    if (cut.data_ranks == layout_data_ranks(&config->layout) && cut.microbatches == config->layout.microbatches) return p->numbers;
+    struct factor_numbers numbers = loss_numbers_due(p->run->record, p->step, loss_cut_cell(config, mb->first_sequence + sequence));
+    numbers.N = p->numbers.N;
+    return numbers;
+}
+
+/* Weights of a micro-batch's tokens: seed, for each sequence times what is due for it over what is for the first. */
+static void weigh_tokens(struct program *p, struct microbatch *mb, struct loss_fact *fact, const struct factor_numbers *first)
+{
+    const struct run_config *config = p->run->config;
+    const struct loss_convention *convention = loss_convention_of(config);
+    int per = layout_sequences_per_microbatch(config), seq = config->model.seq;
+    double *weights = arena_alloc(p->record->arena, (size_t)fact->token_count * sizeof *weights), reported = 0;
+    double seed = loss_seed(convention, first), logged = loss_value(convention->logged, first);
+    for (int i = 0; i < per; i++) {
+        struct factor_numbers own = loss_numbers(p, mb, i);
+        double weight = fact->seed * (loss_seed(convention, &own) / seed), sum = 0;
+        for (int64_t t = (int64_t)i * seq; t < (int64_t)(i + 1) * seq; t++) {
+            format_set(mb->token_weight.data, (size_t)t, storage_of(p), mb->targets[t] == TARGET_IGNORED ? 0 : weight);
+            weights[t] = format_get(mb->token_weight.data, (size_t)t, storage_of(p));
+            sum += fact->token_loss[t];
+        }
+        fact->backward_loss += sum * weight;
+        reported += sum * fact->logged * (loss_value(convention->logged, &own) / logged);
+    }
+    fact->token_weight = weights;
+    p->report += reported;
+}
+
 static void note_loss(struct program *p, int microbatch, struct microbatch *mb)
 {
     const struct run_config *config = p->run->config;
+    const struct loss_convention *convention = loss_convention_of(config);
     int64_t rows = rows_of(p);
-    struct loss_fact fact = {.step = p->step, .microbatch = microbatch, .positions = rows, .token_count = rows,
-                             .denominator = p->denominator};
+    struct loss_fact fact = {.step = p->step, .microbatch = microbatch, .positions = rows, .token_count = rows};
     double *losses = arena_alloc(p->record->arena, (size_t)rows * sizeof *losses);
-    double *weights = arena_alloc(p->record->arena, (size_t)rows * sizeof *weights);
     for (int64_t t = 0; t < rows; t++) {
         losses[t] = format_get(mb->token_loss.data, (size_t)t, mb->token_loss.storage);
         fact.loss_sum += losses[t];
         fact.valid += mb->targets[t] != TARGET_IGNORED;
         fact.unshifted += mb->documents[t] != DOCUMENT_PADDING;
     }
+    fact.token_loss = losses;
     p->numbers.n = (double)fact.valid;
+    struct factor_numbers first = loss_numbers(p, mb, 0);
     struct where where = program_where(p, microbatch, unit_count(&config->model) - 1);
-    fact.compensation = p->numbers.A;
-    fact.scale = factor_site(p->run->plan, &site_pp_loss_scale, where, 1, &p->numbers);
+    double denominator = loss_value(convention->denominator, &first), logged = loss_value(convention->logged, &first);
+    fact.denominator = factor_site(p->run->plan, &site_loss_denominator, where, denominator, &p->numbers);
+    fact.scale = factor_site(p->run->plan, &site_pp_loss_scale, where, loss_value(convention->scale, &first), &p->numbers);
+    fact.compensation = factor_site(p->run->plan, &site_dp_loss_scale, where, loss_compensation(convention, &first), &p->numbers);
     fact.seed = fact.denominator > 0 ? fact.compensation * fact.scale / fact.denominator : 0;
-    fact.backward_loss = fact.loss_sum * fact.seed;
+    if (!convention->logs_counts) logged = fact.denominator > 0 ? logged * (denominator / fact.denominator) : 0;
+    fact.logged = factor_site(p->run->plan, &site_loss_report, where, logged, &p->numbers);
     mb->seed = fact.seed;
     mb->token_weight = tensor_1d(arena_alloc(mb->arena, (size_t)rows * format_storage_bytes(storage_of(p))), storage_of(p), rows);
-    for (int64_t t = 0; t < rows; t++) {
-        format_set(mb->token_weight.data, (size_t)t, storage_of(p), mb->targets[t] == TARGET_IGNORED ? 0 : fact.seed);
-        weights[t] = format_get(mb->token_weight.data, (size_t)t, storage_of(p));
-    }
-    fact.token_loss = losses;
-    fact.token_weight = weights;
+    weigh_tokens(p, mb, &fact, &first);
     record_push(p->record, losses, fact);
     struct factor_fact factors[2] = {{&site_loss_denominator, p->step, microbatch, -1, fact.denominator},
                                      {&site_pp_loss_scale, p->step, microbatch, -1, fact.scale}};
     for (int i = 0; i < 2; i++) record_push(p->record, factors, factors[i]);
-    p->report += fact.denominator > 0 ? fact.loss_sum / fact.denominator : 0;
 }
 
 static void head_run_forward(struct program *p, int microbatch, struct microbatch *mb, struct tensor x)
@@ -270,6 +305,7 @@ static void gradient_done(struct program *p, int microbatch, struct microbatch *
         ledger_add_term(&unit->grad_ledger, term.origin, term.times, term.scale);
     }
     unit->is_unreduced = true;
+    grad_accumulate(p, unit, where);
 }
 
 static void post_backward(struct program *p, int microbatch, struct unit *unit)
@@ -277,6 +313,7 @@ static void post_backward(struct program *p, int microbatch, struct unit *unit)
     const struct layout *layout = &p->run->config->layout;
     if (unit->trained_count > 0) bucket_backward_done(unit, &p->context, program_where(p, microbatch, unit->index));
     else unit->backwards++;
+    grad_accumulate_reduced(p, unit, program_where(p, microbatch, unit->index));
     if (layout->reshard_after_forward || unit->backwards == layout->microbatches) unit_reshard(unit, storage_of(p));
 }
 

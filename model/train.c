@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "model/loss_convention.h"
 #include "model/program.h"
 #include "model/safetensors.h"
 #include "sim/assertion.h"
@@ -116,6 +117,7 @@ static void count_valid(struct record *record, const struct data *data)
     int batch = record->config.train.global_batch;
     for (int s = 0; s < record->config.train.steps; s++) valid[s] = data_count(data, (int64_t)s * batch, batch).valid;
     record->valid_due = valid;
+    loss_fill_cells(record, data);
 }
 
 static double message_cost_s(void *context, int source, int destination, size_t bytes)

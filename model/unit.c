@@ -315,6 +315,15 @@ void unit_reduced_ledger(const struct unit *unit, struct ledger *ret)
     }
 }
 
+void unit_scale_reduced(struct unit *unit, const struct unit_context *context, double factor)
+{
+    enum format storage = context->ops->storage;
+    if (factor == 1) return;
+    context->ops->vector_scale(unit->reduced, factor, unit->shard_trained_count + (size_t)unit->pieces_count * unit->probe_count);
+    vector_round(unit->reduced, unit->shard_trained_count, storage, context->config->precision.accumulate);
+    for (int k = 0; k < unit->pieces_count; k++) ledger_scale(&unit->pieces[k].reduced_ledger, factor);
+}
+
 bool unit_has_gradient(const struct unit *unit)
 {
     for (int k = 0; k < unit->pieces_count; k++) {

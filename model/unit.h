@@ -113,6 +113,8 @@ void unit_refresh(struct unit *units, int count, const struct unit_context *cont
 
 /* Smallest multiplicity over the unit's pieces, an origin at a time. */
 void unit_reduced_ledger(const struct unit *unit, struct ledger *ret);
+/* Reduced gradient, probes and ledgers times a factor. */
+void unit_scale_reduced(struct unit *unit, const struct unit_context *context, double factor);
 bool unit_has_gradient(const struct unit *unit);
 /* Empties the accumulator. */
 void unit_clear_accumulator(struct unit *unit, enum format storage);

@@ -19,6 +19,7 @@ struct check_output;                               /* collects findings; see che
 void check_find(struct check_output *output, const struct finding *finding); /* copied; check's id is filled in */
 void check_value(struct check_output *output, double value, double limit);   /* keeps the largest value/limit */
 void check_skip(struct check_output *output, const char *why);
+void check_warn(struct check_output *output, const char *text); /* one a check: worth knowing, and no fault */
 
 struct check {
     const char *id;

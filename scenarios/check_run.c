@@ -47,7 +47,7 @@ struct check_output {
     const struct check *check;
     struct finding *findings; int kept, capacity, count;
     double value, limit; bool measured;
-    char skipped[320];
+    char skipped[320], warning[WARNING_TEXT];
 };
 
 void check_find(struct check_output *output, const struct finding *finding)
@@ -83,6 +83,11 @@ void check_value(struct check_output *output, double value, double limit)
 void check_skip(struct check_output *output, const char *why)
 {
     snprintf(output->skipped, sizeof output->skipped, "%s", why);
+}
+
+void check_warn(struct check_output *output, const char *text)
+{
+    snprintf(output->warning, sizeof output->warning, "%s", text);
 }
 
 static void run_one(const struct check *check, const struct evidence *evidence, struct check_output *output,
@@ -136,6 +141,8 @@ void checks_run(const struct evidence *evidence, const struct check_selection *s
     }
     result->findings = arena_zalloc(result->arena, (size_t)(kept + 1) * sizeof *result->findings);
     for (int i = 0; i < count; i++) {
+        if (outputs[i].warning[0] && result->warnings_count < WARNINGS_MAX)
+            memcpy(result->warnings[result->warnings_count++], outputs[i].warning, WARNING_TEXT);
         for (int k = 0; k < outputs[i].kept; k++) result->findings[result->findings_count++] = outputs[i].findings[k];
         free(outputs[i].findings);
     }

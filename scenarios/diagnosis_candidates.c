@@ -29,7 +29,7 @@ static bool formula_fits(const struct evidence *evidence, const struct fault *fa
     bool times = !strcmp(part->deviation, "times"), set = !strcmp(part->deviation, "set");
     if (fault->parts_count != 1 || strcmp(part->site, group->site->name) || !part->text[0] || !(times || set))
         return false;
-    if (group->site != &site_pp_loss_scale && group->site != &site_loss_denominator) return false;
+    if (group->site != &site_pp_loss_scale && group->site != &site_dp_loss_scale && group->site != &site_loss_denominator) return false;
     int compared = 0;
     for (int i = 0; i < group->count; i++) {
         const struct finding *f = group->findings[i];
@@ -39,7 +39,7 @@ static bool formula_fits(const struct evidence *evidence, const struct fault *fa
         struct error error = {0};
         double value;
         if (!factor_parse(part->text, &numbers, &value, &error)) return false;
-        double due = group->site == &site_pp_loss_scale ? value : times ? 1 / value : numbers.N / value;
+        double due = group->site != &site_loss_denominator ? value : times ? 1 / value : loss_value(loss_convention_of(&evidence->parallel->config)->denominator, &numbers) / value;
         if (!(fabs(f->got / f->expected - due) <= 1e-9 * fabs(due))) return false;
         compared++;
     }

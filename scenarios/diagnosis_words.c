@@ -70,6 +70,24 @@ static const struct words table[] = {
      "On {ranks} the loss of {mb} is multiplied by {pattern} beside 1/N: each token's weight is {ratio} {relative}",
      "'hpsim explain loss SCENARIO' shows every factor; look where the schedule divides the loss by the number of "
      "micro-batches"},
+    {"dp.loss.scale", "N/(n_rank*D)",
+     "On {ranks} the data ranks' own means are averaged: a token weighs {ratio} of what is due, so the fewer valid tokens "
+     "its data rank has, the more it weighs",
+     "all-reduce the token count over the data ranks before dividing; 'hpsim explain loss SCENARIO' shows the weights"},
+    {"dp.loss.scale", NULL,
+     "On {ranks} the loss does not make up for the reduction over data ranks: a token weighs {ratio} of what is due",
+     "look at what multiplies the loss by the data ranks, or leaves it, and at what the gradients' reduction divides by"},
+    {"loss.report", "0", "{Ranks} leave{s} the loss of {mb} out of the loss that is reported in step {step}",
+     "look at which micro-batches' losses are added up for the print"},
+    {"loss.report", NULL,
+     "{Ranks} take{s} the loss of {mb} into the reported loss of step {step} with {ratio} of its due factor; gradients are "
+     "not concerned",
+     "look at what divides the loss that is printed"},
+    {"loss.report_broadcast", NULL, "{Ranks} print{s} another loss than the last stage in step {step}: {first}",
+     "look at the broadcast of the printed loss: its format and its root"},
+    {"metrics.loss", NULL,
+     "The loss that {ranks} print{s} in step {step} is {ratio} of the reduced one; gradients are not concerned",
+     "look at what divides the loss between its reduction and the print"},
     {"loss.report_reduce", NULL,
      "The loss that {ranks} report{s} in step {step} is {ratio} of the mean over all valid tokens; gradients are not "
      "concerned",
@@ -85,6 +103,17 @@ static const struct words table[] = {
      "The weight gradient of {unit} is wrong in step {step} though its inputs, output gradients and all weights agree: "
      "{first}",
      "look at the weight gradient of this layer, and at what else writes to its buffer"},
+    {"pp.grad.accumulate", NULL,
+     "{Ranks} scale{s} the gradient accumulated so far after each micro-batch of step {step}, by {ratio}: the earlier a "
+     "micro-batch, the less it weighs",
+     "divide each micro-batch's loss once, before its backward, or the whole gradient once at the end"},
+    {"dp.grad.accumulate", NULL,
+     "{Ranks} scale{s} the reduced gradient so far after each micro-batch of step {step}, by {ratio}: the earlier a "
+     "micro-batch, the less it weighs",
+     "divide what a reduction gives once, before it is added to the accumulator"},
+    {"pp.grad_scale", NULL,
+     "{Ranks} scale{s} {their} gradients after the last reduction by the wrong number: they are {ratio} of what is due",
+     "look at what divides gradients at the end of the step: PyTorch's scale_grads, or 1/max(N, 1) over the tokens"},
     {"pp.grad.clear", "missing-microbatch",
      "{Ranks} clear{s} the gradient between micro-batches: some of them never reach a reduction: {first}",
      "look for the call that sets gradients to none or zero inside the loop over micro-batches"},

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/loss_convention.h"
 #include "scenarios/check_run.h"
 #include "scenarios/compare.h"
 #include "scenarios/diagnosis.h"
@@ -24,6 +25,7 @@ static struct record *run_one(const struct scenario *scenario, const struct expe
 {
     struct run_config config = scenario->config;
     config.precision = *precision;
+    config.loss_cut = loss_cut_of(&config);
     if (standalone) config.layout = layout_standalone(&config.model);
     *ret_plan = scenario_plan(scenario, standalone, layout_ranks(&config.layout), error);
     if (error_is_set(error)) return NULL;

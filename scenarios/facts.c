@@ -202,8 +202,49 @@ struct factor_numbers facts_numbers(const struct record *record, int data_rank, 
                                      .D_shard = layout->dp_shard,
                                      .D_replicate = layout->dp_replicate};
     numbers.n_rank = count ? (double)count->valid_local : 0;
+    numbers.n_rank_unshifted = count ? (double)count->unshifted_local : 0;
     numbers.n = loss ? (double)loss->valid : 0;
     return numbers;
+}
+
+struct factor_numbers facts_loss_numbers(const struct record *record, const struct rank_record *rank, const struct loss_fact *fact)
+{
+    int cell = rank->data_rank * record->config.layout.microbatches + fact->microbatch;
+    struct factor_numbers numbers = loss_numbers_due(record, fact->step, cell);
+    numbers.n = (double)fact->valid;
+    return numbers;
+}
+
+double facts_grad_scale_due(const struct record *record, int step)
+{
+    struct factor_numbers numbers = loss_numbers_due(record, step, 0);
+    return loss_value(loss_convention_of(&record->config)->grad_scale, &numbers);
+}
+
+static const struct factor_fact *find_factor(const struct rank_record *rank, const struct site *site, int step, int unit)
+{
+    for (int i = 0; i < rank->factors.count; i++) {
+        const struct factor_fact *fact = &rank->factors.items[i];
+        if (fact->site == site && fact->step == step && fact->unit == unit) return fact;
+    }
+    return NULL;
+}
+
+double facts_grad_scale(const struct record *record, const struct rank_record *rank, int step, int unit)
+{
+    const struct factor_fact *fact = find_factor(rank, &site_pp_grad_scale, step, unit);
+    return fact ? fact->value : facts_grad_scale_due(record, step);
+}
+
+double facts_count_at_end(const struct record *record, const struct rank_record *rank, int step)
+{
+    const struct factor_fact *fact = find_factor(rank, &site_loss_token_count_reduce, step, -1);
+    return fact ? fact->value : (double)record_valid_tokens_due(record, step);
+}
+
+bool facts_was_scaled(const struct rank_record *rank, const struct site *site, int step, int unit)
+{
+    return find_factor(rank, site, step, unit) != NULL;
 }
 
 int64_t facts_sequence_due(const struct record *record, const struct rank_record *rank, const struct sample_fact *fact)

@@ -3,7 +3,7 @@
 #ifndef SCENARIOS_FACTS_H
 #define SCENARIOS_FACTS_H
 
-#include "model/deviations.h"
+#include "model/loss_convention.h"
 #include "scenarios/result.h"
 
 /* ---- places ---- */
@@ -36,6 +36,15 @@ struct step_tokens { double valid, unshifted, positions; };
 struct step_tokens facts_tokens(const struct record *record, int step);
 /* The letters of a factor for one micro-batch of one data rank; microbatch -1: those of the step alone. */
 struct factor_numbers facts_numbers(const struct record *record, int data_rank, int step, int microbatch);
+/* The letters of a micro-batch as the convention's formulas take them: as due, but with the tokens that it really held. */
+struct factor_numbers facts_loss_numbers(const struct record *record, const struct rank_record *rank, const struct loss_fact *fact);
+/* What multiplies every gradient after its last reduction: as due in the step; as it was for this unit on this rank. */
+double facts_grad_scale_due(const struct record *record, int step);
+double facts_grad_scale(const struct record *record, const struct rank_record *rank, int step, int unit);
+/* N as this rank got it for that factor; as due where it took none. */
+double facts_count_at_end(const struct record *record, const struct rank_record *rank, int step);
+/* Did a factor at this site touch the unit's gradient on this rank in the step? */
+bool facts_was_scaled(const struct rank_record *rank, const struct site *site, int step, int unit);
 /* What the gradient reduction divides by where nothing is wrong: D or 1. */
 double facts_divisor_due(const struct run_config *config);
 /* The reduction that a unit's gradient goes through: dp.all_reduce_grad, or fsdp.reduce_grad where it is scattered. */

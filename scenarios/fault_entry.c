@@ -128,7 +128,7 @@ static bool find_deviation(struct entry *e, const char *name, const char *key)
         return false;
     }
     e->draft.entry.deviation = deviation;
-    snprintf(e->draft.entry.name, sizeof e->draft.entry.name, "%.40s:%.20s", site->name, deviation->name);
+    snprintf(e->draft.entry.name, sizeof e->draft.entry.name, "%.40s:%.22s", site->name, deviation->name);
     return true;
 }
 
@@ -174,6 +174,7 @@ unsigned fault_parameters(const struct deviation *deviation)
     static const struct { enum site_kind kind; const char *name; unsigned takes; } table[] = {
         {SITE_FACTOR, "times", PARAMETER_FACTOR | PARAMETER_VALUE},
         {SITE_FACTOR, "set", PARAMETER_FACTOR | PARAMETER_VALUE},
+        {SITE_FACTOR, "per-accumulation-step", PARAMETER_FACTOR | PARAMETER_VALUE},
         {SITE_COMMUNICATION, "scale", PARAMETER_FACTOR | PARAMETER_VALUE},
         {SITE_COMMUNICATION, "wrong-group", PARAMETER_GROUP},
         {SITE_COMMUNICATION, "wrong-op", PARAMETER_OP},
@@ -197,6 +198,7 @@ struct factor_numbers fault_numbers(const struct layout *layout, double of_data)
         .M = layout->microbatches, .D = data_ranks, .P = layout->pp, .C = 1, .T = 1, .E = 1,
         .A = layout->reduce_op == FSDP_REDUCE_AVG ? data_ranks : 1,
         .N = of_data, .N_all = of_data, .N_unshifted = of_data, .n = of_data, .n_rank = of_data,
+        .n_rank_unshifted = of_data,
     };
 }
 

@@ -19,24 +19,26 @@ static double tolerance_of(enum loss_factor factor, const struct record *record)
 static double undeclared(const struct record *record, const struct loss_fact *fact)
 {
     double declared = fact->compensation * fact->scale / fact->denominator, worst = 1;
-    double compensation = fact->compensation / facts_divisor_due(&record->config);
     for (int64_t t = 0; t < fact->token_count; t++) {
         if (fact->token_weight[t] == 0) continue; /* ignored, or declared so */
         double ratio = fact->token_weight[t] / declared;
         if (!isnan(worst) && !(fabs(ratio - 1) <= fabs(worst - 1))) worst = ratio;
     }
-    return worst * compensation;
+    return worst;
 }
 
 double loss_factor_ratio(const struct record *record, const struct rank_record *rank, const struct loss_fact *fact,
                          enum loss_factor factor)
 {
+    const struct loss_convention *convention = loss_convention_of(&record->config);
     const struct count_fact *count = facts_count(rank, fact->step);
-    double counted = facts_tokens(record, fact->step).valid, got = count ? count->valid_global : counted;
+    struct factor_numbers due = facts_loss_numbers(record, rank, fact), got = due;
+    if (count) got.N = count->valid_global;
     switch (factor) {
-    case LOSS_FACTOR_COUNT: return counted / got;
-    case LOSS_FACTOR_DENOMINATOR: return got / fact->denominator;
-    case LOSS_FACTOR_SCALE: return fact->scale;
+    case LOSS_FACTOR_COUNT: return loss_value(convention->denominator, &due) / loss_value(convention->denominator, &got);
+    case LOSS_FACTOR_DENOMINATOR: return loss_value(convention->denominator, &got) / fact->denominator;
+    case LOSS_FACTOR_SCALE: return fact->scale / loss_value(convention->scale, &due);
+    case LOSS_FACTOR_COMPENSATION: return fact->compensation / loss_compensation(convention, &due);
     default: return undeclared(record, fact);
     }
 }
@@ -51,6 +53,7 @@ const struct site *loss_factor_site(enum loss_factor factor)
     switch (factor) {
     case LOSS_FACTOR_COUNT: return &site_loss_token_count_reduce;
     case LOSS_FACTOR_DENOMINATOR: return &site_loss_denominator;
+    case LOSS_FACTOR_COMPENSATION: return &site_dp_loss_scale;
     default: return &site_pp_loss_scale;
     }
 }
@@ -89,6 +92,8 @@ struct ratio_form loss_factor_form(const struct record *record, int step, enum l
 void loss_factor_describe(struct finding *finding, const struct record *record, const struct loss_fact *fact,
                           enum loss_factor factor, double ratio, const struct ratio_form *form)
 {
+    const struct loss_convention *convention = loss_convention_of(&record->config);
+    bool token_mean = !strcmp(convention->denominator, "N");
     int rank = finding->place.rank, m = fact->microbatch;
     char what[80];
     snprintf(finding->ratio, sizeof finding->ratio, "%s", form->beside_mean);
@@ -107,16 +112,22 @@ void loss_factor_describe(struct finding *finding, const struct record *record, 
         break;
     case LOSS_FACTOR_DENOMINATOR:
         finding_say(finding,
-                    "rank %d divides the loss of micro-batch %d in step %d by %.17g where %.17g valid tokens are due: "
+                    "rank %d divides the loss of micro-batch %d in step %d by %.17g where %.17g%s due: "
                     "every token weighs %s of what is due",
-                    rank, m, fact->step, fact->denominator, fact->denominator * ratio, what);
+                    rank, m, fact->step, fact->denominator, fact->denominator * ratio, token_mean ? " valid tokens are" : " is", what);
         break;
     case LOSS_FACTOR_SCALE:
         finding_say(
             finding,
-            "rank %d multiplies the loss of micro-batch %d in step %d by %s beside 1/N: every token weighs %.6g times "
+            "rank %d multiplies the loss of micro-batch %d in step %d by %s beside %s: every token weighs %.6g times "
             "what is due",
-            rank, m, fact->step, what, ratio);
+            rank, m, fact->step, what, convention->weight, ratio);
+        break;
+    case LOSS_FACTOR_COMPENSATION:
+        finding_say(finding,
+                    "rank %d multiplies the loss of micro-batch %d in step %d by %.6g to make up for the reduction over "
+                    "data ranks, where %.6g is due: every token weighs %s of what is due",
+                    rank, m, fact->step, fact->compensation, fact->compensation / ratio, what);
         break;
     default:
         finding_say(

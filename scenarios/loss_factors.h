@@ -1,9 +1,10 @@
 /* loss_factors: what a micro-batch's loss was multiplied by, factor by factor, each against what is due given
  * the factors before it:
  *     loss.token_count_reduce   N as the rank got it, against the sum of all data ranks' own counts
- *     loss.denominator          the denominator used, against N as the rank got it
- *     pp.loss.scale             the scale beside it, against 1
- * and the number that really multiplied each token's gradient, against compensation * scale / denominator. */
+ *     loss.denominator          the denominator used, against the convention's with N as the rank got it
+ *     pp.loss.scale             the scale beside it, against the convention's
+ *     dp.loss.scale             what makes up for the reduction over data ranks, against what it divides by
+ * (model/loss_convention.h), and the number that really multiplied each token's gradient, against compensation * scale / denominator. */
 #ifndef SCENARIOS_LOSS_FACTORS_H
 #define SCENARIOS_LOSS_FACTORS_H
 
@@ -14,6 +15,7 @@ enum loss_factor {
     LOSS_FACTOR_COUNT,
     LOSS_FACTOR_DENOMINATOR,
     LOSS_FACTOR_SCALE,
+    LOSS_FACTOR_COMPENSATION,
     LOSS_FACTOR_UNDECLARED,
     LOSS_FACTORS
 };

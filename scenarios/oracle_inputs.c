@@ -55,15 +55,16 @@ static bool weights_agree(const struct comparison *c, int step, int unit)
 {
     const struct record *record = c->parallel;
     int half = layout_data_ranks(&record->config.layout) * record->config.layout.microbatches;
-    double uses = unit == 0 && record->config.model.tie_embeddings ? 2 : 1,
-           due = uses / facts_tokens(record, step).valid;
-    double tolerance = 64 * facts_storage_roundoff(&record->config) * due;
+    int M = record->config.layout.microbatches;
+    double uses = unit == 0 && record->config.model.tie_embeddings ? 2 : 1;
+    double roundings = 64 * facts_storage_roundoff(&record->config);
     for (int r = 0; r < record->ranks; r++) {
         for (int i = 0; i < record->rank[r].gradients.count; i++) {
             const struct gradient_fact *fact = &record->rank[r].gradients.items[i];
             if (fact->step != step || fact->unit != unit || fact->stage != GRADIENT_REDUCED) continue;
             for (int k = 0; k < fact->pieces * fact->probe_count && fact->probe_count >= 2 * half; k++) {
-                if (!(fabs(fact->probe[k] - (k % fact->probe_count / half == (step & 1) ? due : 0)) <= tolerance)) return false;
+                double due = uses * loss_weight_due(record, step, k % half / M, k % M);
+                if (!(fabs(fact->probe[k] - (k % fact->probe_count / half == (step & 1) ? due : 0)) <= roundings * due)) return false;
             }
         }
     }

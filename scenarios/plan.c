@@ -5,6 +5,7 @@
  * Places that this layout doesn't have are armed where nothing ever is, so that the fault counts as never hit. */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "scenarios/fault_entry.h"
 #include "scenarios/scenario.h"
@@ -27,7 +28,10 @@ static void apply_argument(struct armed *armed, const struct fault_entry *entry,
     snprintf(armed->text, sizeof armed->text, "%s", given ? entry->text : part ? part->text : "");
     armed->value = given ? entry->value : part ? part->value : 0;
     if (!(takes & PARAMETER_FACTOR)) return;
-    if (!armed->text[0] && !entry->has_value && armed->value == 0) armed->value = default_value;
+    if (!armed->text[0] && !entry->has_value && armed->value == 0) {
+        if (strcmp(armed->deviation->name, "per-accumulation-step") != 0) armed->value = default_value;
+        else snprintf(armed->text, sizeof armed->text, "1/M");
+    }
     if (armed->site->kind != SITE_COMMUNICATION || !armed->text[0]) return;
     /* The floor of the collectives knows no M or D: it is given the number. */
     struct factor_numbers numbers = fault_numbers(layout, NAN);
@@ -37,16 +41,16 @@ static void apply_argument(struct armed *armed, const struct fault_entry *entry,
     armed->text[0] = 0;
 }
 
-/* Stages from first to last, as many deviations as their lists need. */
-static void arm_stages(struct site_plan *plan, struct armed *armed, int first, int last)
+/* Indices from first to last in the list, which is armed's own, as many deviations as they need. */
+static void arm_range(struct site_plan *plan, struct armed *armed, struct at_list *list, int first, int last)
 {
     if (first > last) {
-        only(&armed->stage, nowhere);
+        only(list, nowhere);
         site_plan_arm(plan, armed);
     }
     while (first <= last) {
-        armed->stage.count = 0;
-        while (first <= last && armed->stage.count < AT_MAX) armed->stage.values[armed->stage.count++] = first++;
+        list->count = 0;
+        while (first <= last && list->count < AT_MAX) list->values[list->count++] = first++;
         site_plan_arm(plan, armed);
     }
 }
@@ -56,12 +60,22 @@ static void arm(struct site_plan *plan, struct armed *armed, unsigned at, const 
     int pp = config->layout.pp;
     if (at & AT_LAST_MICROBATCH && armed->microbatch.count == 0)
         only(&armed->microbatch, config->layout.microbatches - 1);
+    if (at & (AT_MICROBATCH_ZERO | AT_MICROBATCH_ONE) && armed->microbatch.count == 0)
+        only(&armed->microbatch, at & AT_MICROBATCH_ONE ? 1 : 0);
     if (at & AT_LAYER_MIDDLE && armed->layer.count == 0 && !armed->param[0])
         only(&armed->layer, config->model.layers / 2);
     bool open = armed->stage.count == 0 && armed->rank.count == 0;
-    if (open && at & AT_STAGES_BUT_FIRST) arm_stages(plan, armed, 1, pp - 1);
-    else if (open && at & AT_STAGE_MIDDLE) arm_stages(plan, armed, pp / 2, pp / 2);
-    else if (open && at & AT_STAGE_ONE) arm_stages(plan, armed, pp > 1 ? 1 : 0, pp > 1 ? 1 : 0);
+    if (open && at & AT_DATA_RANK_ONE) {
+        int data_ranks = layout_data_ranks(&config->layout);
+        only(&armed->rank, (pp - 1) * data_ranks + (data_ranks > 1 ? 1 : 0));
+    }
+    struct at_list *stage = &armed->stage;
+    if (open && at & AT_STAGES_BUT_FIRST) arm_range(plan, armed, stage, 1, pp - 1);
+    else if (open && at & AT_STAGE_MIDDLE) arm_range(plan, armed, stage, pp / 2, pp / 2);
+    else if (open && at & AT_STAGE_LAST) arm_range(plan, armed, stage, pp - 1, pp - 1);
+    else if (open && at & AT_STAGE_ONE) arm_range(plan, armed, stage, pp > 1 ? 1 : 0, pp > 1 ? 1 : 0);
+    else if (at & AT_MICROBATCHES_BUT_LAST && armed->microbatch.count == 0)
+        arm_range(plan, armed, &armed->microbatch, 0, config->layout.microbatches - 2);
     else site_plan_arm(plan, armed);
 }
 

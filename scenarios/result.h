@@ -54,6 +54,8 @@ struct diagnosis {
 enum fault_outcome { FAULT_ACTIVE, FAULT_MASKED, FAULT_NOT_HIT };
 struct fault_result { const char *fault, *site; uint64_t hits; enum fault_outcome outcome; char why[256]; };
 
+enum { WARNINGS_MAX = 8, WARNING_TEXT = 512 };
+
 struct experiment_options {
     struct train_options train;
     const char *checks;             /* "default", "deep", "id,id", "-id" */
@@ -68,6 +70,7 @@ struct result {
     int steps_count; struct step_result *steps;
     int checks_count; struct check_result *checks;
     int findings_count; struct finding *findings;
+    int warnings_count; char warnings[WARNINGS_MAX][WARNING_TEXT]; /* worth knowing, and no fault */
     bool has_diagnosis; struct diagnosis diagnosis;
     int faults_count; struct fault_result faults[FAULTS_MAX];
     double wall_s;

@@ -139,18 +139,19 @@ int unit_contribution_local_uses(const struct record *record, const struct unit_
     return u->unit == 0 && record->config.model.tie_embeddings && record->config.layout.pp == 1 ? 2 : 1;
 }
 
-bool unit_contribution_is_right(const struct record *record, const struct gradient_fact *fact)
+bool unit_contribution_is_right(const struct record *record, const struct rank_record *rank,
+                                const struct gradient_fact *fact)
 {
     int D = layout_data_ranks(&record->config.layout), M = record->config.layout.microbatches;
     int uses = fact->unit == 0 && record->config.model.tie_embeddings ? 2 : 1;
-    double divisor = facts_divisor_due(&record->config);
+    double divisor = facts_divisor_due(&record->config), after = facts_grad_scale(record, rank, fact->step, fact->unit);
     if (fact->ledger.count != uses * D * M) return false;
     for (int i = 0; i < fact->ledger.count; i++) {
         const struct ledger_term *term = &fact->ledger.terms[i];
         const struct rank_record *last = facts_rank(record, record->config.layout.pp - 1, term->origin.rank);
         const struct loss_fact *loss = last ? facts_loss(last, fact->step, term->origin.microbatch) : NULL;
         if (!loss || term->origin.step != fact->step || term->times != 1) return false;
-        double due = loss->seed / divisor;
+        double due = loss->seed / divisor * after;
         if (!(fabs(term->scale - due) <= 1e-9 * fabs(due))) return false;
         int probe = ((fact->step & 1) * D + term->origin.rank) * M + term->origin.microbatch;
         double error = 0;
@@ -161,6 +162,29 @@ bool unit_contribution_is_right(const struct record *record, const struct gradie
     return true;
 }
 
+const struct site *unit_contribution_was_accumulated(const struct record *record, const struct rank_record *rank, int step, int unit)
+{
+    static const struct site *const sites[] = {&site_pp_grad_accumulate, &site_dp_grad_accumulate};
+    bool apart = parts_are_apart(record, unit);
+    for (int k = 0; k < 2; k++) {
+        for (int r = 0; r < record->ranks; r++) {
+            const struct rank_record *from = &record->rank[r];
+            if (from->stage != rank->stage && !apart) continue;
+            if (facts_was_scaled(from, sites[k], step, unit)) return sites[k];
+        }
+    }
+    return NULL;
+}
+
+const struct site *unit_contribution_grad_scale(const struct record *record, const struct rank_record *rank, int step)
+{
+    struct factor_numbers numbers = loss_numbers_due(record, step, 0);
+    double due = loss_value(loss_convention_of(&record->config)->grad_scale, &numbers);
+    numbers.N = facts_count_at_end(record, rank, step);
+    double from_count = loss_value(loss_convention_of(&record->config)->grad_scale, &numbers);
+    return fabs(from_count / due - 1) > 1e-12 ? &site_loss_token_count_reduce : &site_pp_grad_scale;
+}
+
 const struct site *unit_contribution_reduction(const struct record *record, const struct rank_record *rank, int step,
                                                int unit)
 {
@@ -169,7 +193,7 @@ const struct site *unit_contribution_reduction(const struct record *record, cons
     for (int i = 0; i < rank->gradients.count; i++) {
         const struct gradient_fact *other = &rank->gradients.items[i];
         if (other->step != step || other->stage != GRADIENT_REDUCED || other->unit == 0) continue;
-        if (unit_contribution_is_right(record, other)) return &site_tied_grad_reduce;
+        if (unit_contribution_is_right(record, rank, other)) return &site_tied_grad_reduce;
     }
     return reduction;
 }

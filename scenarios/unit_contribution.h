@@ -30,8 +30,14 @@ bool unit_contribution_was_called(const struct record *record, const struct unit
 int unit_contribution_local_uses(const struct record *record, const struct unit_contribution *u);
 
 /* Does a reduced gradient hold every (data rank, micro-batch) of its step once (a tied embedding in two copies: once a
- * use), each with the weight that its seed and the divisor due give, by ledger and by probe? */
-bool unit_contribution_is_right(const struct record *record, const struct gradient_fact *fact);
+ * use), each with the weight that its seed, the divisor due and the factor after the reduction give, by ledger and probe? */
+bool unit_contribution_is_right(const struct record *record, const struct rank_record *rank,
+                                const struct gradient_fact *fact);
+/* The site of a factor that scaled the gradient so far between micro-batches: on any rank whose gradients are in this
+ * one; NULL: none. */
+const struct site *unit_contribution_was_accumulated(const struct record *record, const struct rank_record *rank, int step, int unit);
+/* Where a wrong factor after the reduction comes from: the count of tokens that this rank was given, or the factor. */
+const struct site *unit_contribution_grad_scale(const struct record *record, const struct rank_record *rank, int step);
 /* Which reduction it was that went wrong for this unit: where the unit is a tied embedding in two copies, and another
  * unit's gradient on the same rank came out of its own as it must, tied.grad_reduce; else fsdp.reduce_grad. */
 const struct site *unit_contribution_reduction(const struct record *record, const struct rank_record *rank, int step,

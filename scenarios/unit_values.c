@@ -118,7 +118,8 @@ double unit_values_sum_error(const struct unit_values *values, int rank, int ste
     for (int r = 0; r < record->ranks; r++) {
         const struct rank_record *from = &record->rank[r];
         bool member = from->stage == of->stage || (tied && (from->stage == 0 || facts_is_last_stage(record, from)));
-        if (member) add_local_sketches(from, step, unit, divisor, sum, &norms);
+        double after = facts_grad_scale(record, of, step, unit);
+        if (member) add_local_sketches(from, step, unit, divisor / after, sum, &norms);
     }
     if (!isfinite(norms)) return 0; /* it went in like that */
     for (int k = 0; k < 4; k++) {

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "collectives/collectives.h"
+#include "model/loss_convention.h"
 #include "model/sites.h"
 #include "scenarios/check_run.h"
 #include "scenarios/compare.h"
@@ -128,6 +129,7 @@ static inline struct record *small_record(struct run_config config, bool standal
     struct train_options options = {.threads = 1};
     struct error error = {0};
     config.precision = precision;
+    config.loss_cut = loss_cut_of(&config);
     if (standalone) config.layout = layout_standalone(&config.model);
     struct site_plan *plan = small_plan(standalone ? NULL : fault, layout_ranks(&config.layout));
     struct record *record = train_run(&config, plan, &options, &error);

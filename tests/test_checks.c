@@ -391,6 +391,25 @@ START_TEST(shard_cover_sees_gap_and_overlap)
 }
 END_TEST
 
+/* Each station of the print. */
+START_TEST(logged_loss_names_the_station)
+{
+    begin(0);
+    for (int i = 0; i < rank_of(1)->reports.count; i++) rank_of(1)->reports.items[i].logged *= 1.001;
+    expect_finding("logged-loss", &site_loss_report_broadcast, 1, "");
+    begin(0);
+    rank_of(2)->reports.items[0].logged *= 5;
+    rank_of(2)->reports.items[0].scale = 5;
+    expect_finding("logged-loss", &site_metrics_loss, 2, "M");
+    begin(0);
+    rank_of(4)->losses.items[3].logged = 0;
+    expect_finding("logged-loss", &site_loss_report, 4, "0");
+    begin(0);
+    rank_of(5)->counts.items[0].valid_global += 1;
+    expect_finding("logged-loss", &site_loss_token_count_reduce, 5, "");
+}
+END_TEST
+
 /* A report that is wrong by itself has its site; one that follows from a wrong denominator has none. */
 START_TEST(logged_loss_sees_the_report)
 {
@@ -399,7 +418,10 @@ START_TEST(logged_loss_sees_the_report)
     expect_finding("logged-loss", &site_loss_report_reduce, 3, "1/P");
     begin(0);
     for (int r = 3; r < 6; r++) {
-        for (int i = 0; i < rank_of(r)->losses.count; i++) rank_of(r)->losses.items[i].denominator *= 2;
+        for (int i = 0; i < rank_of(r)->losses.count; i++) {
+            rank_of(r)->losses.items[i].denominator *= 2;
+            rank_of(r)->losses.items[i].logged /= 2;
+        }
     }
     for (int r = 0; r < 6; r++) {
         for (int i = 0; i < rank_of(r)->reports.count; i++) rank_of(r)->reports.items[i].logged /= 2;
@@ -514,6 +536,7 @@ int main(void)
     tcase_add_test(fire, update_coverage_counts_updates);
     tcase_add_test(fire, replica_equality_sees_one_bit);
     tcase_add_test(fire, shard_cover_sees_gap_and_overlap);
+    tcase_add_test(fire, logged_loss_names_the_station);
     tcase_add_test(fire, logged_loss_sees_the_report);
     tcase_add_test(fire, liveness_sees_what_is_left_over);
     tcase_add_test(fire, liveness_sees_a_cycle);

@@ -170,6 +170,12 @@ static void set_up(void)
     for (int i = 0; i < D * M; i++) N += valid_of(i / M, i % M);
     for (int i = 0; i < STEPS; i++) due[i] = N;
     record.valid_due = due;
+    struct loss_cell *cells = arena_zalloc(arena, STEPS * D * M * sizeof *cells);
+    for (int i = 0; i < STEPS * D * M; i++) {
+        int64_t valid = valid_of(i % (D * M) / M, i % M);
+        cells[i] = (struct loss_cell){.valid = valid, .unshifted = valid + 1, .positions = valid + 2, .weight = 1 / (double)N};
+    }
+    record.cells = cells;
     for (int r = 0; r < RANKS; r++) fill_rank(r, (double)N);
     fill_result();
     experiment = (struct experiment_options){.train = {.threads = 3, .interleave = 5}, .checks = "default"};
@@ -212,8 +218,8 @@ static const cJSON *at(const cJSON *object, const char *key)
 START_TEST(json_has_all_keys)
 {
     cJSON *root = parse_json();
-    has_keys(root, "hpsim scenario ranks seed interleave version verdict as_expected digest steps checks diagnosis "
-                   "faults environment "
+    has_keys(root, "hpsim scenario ranks seed interleave version verdict as_expected digest steps checks warnings "
+                   "diagnosis faults environment "
                    "communication time memory performance");
     const cJSON *step = at(root, "steps")->child, *check = at(root, "checks")->child,
                 *diagnosis = at(root, "diagnosis");

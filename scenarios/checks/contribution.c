@@ -233,7 +233,7 @@ static bool ledgers_are_right(const struct record *record, int step, int unit)
         for (int i = 0; i < record->rank[r].gradients.count; i++) {
             const struct gradient_fact *fact = &record->rank[r].gradients.items[i];
             if (fact->step == step && fact->unit == unit && fact->stage == GRADIENT_REDUCED &&
-                !unit_contribution_is_right(record, fact)) return false;
+                !unit_contribution_is_right(record, &record->rank[r], fact)) return false;
         }
     }
     return true;

@@ -50,7 +50,7 @@ static bool gradient_is_right(const struct record *record, const struct tensor_e
     for (int i = 0; i < rank->gradients.count; i++) {
         const struct gradient_fact *fact = &rank->gradients.items[i];
         if (fact->step == entry->fact->step && fact->unit == unit && fact->stage == GRADIENT_REDUCED) {
-            return unit_contribution_is_right(record, fact);
+            return unit_contribution_is_right(record, rank, fact);
         }
     }
     return true;

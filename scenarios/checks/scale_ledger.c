@@ -1,7 +1,8 @@
-/* scale-ledger: the product of all factors that were applied to a contribution is the one due, 1/N.
+/* scale-ledger: the product of all factors that were applied to a contribution is the one due: 1/N, or what
+ * train.loss_normalization says.
  *
  * Each factor notes the number that it really used. Held against what is due one by one, and as a product
- *     compensation * scale / denominator / divisor = 1 / N
+ *     compensation * scale / denominator / divisor * grad_scale = weight due
  * for every (data rank, micro-batch), and against the scale that the gradient's ledger carries in the end: a
  * product that differs from it says that something scaled the gradient without being a factor.
  * Limit: 1e-9 relative. Sites: the factor that is not as due. */
@@ -19,8 +20,9 @@ static void check_loss(const struct evidence *e, struct check_output *output, co
                        const struct loss_fact *fact, const struct ratio_form forms[LOSS_FACTORS])
 {
     const struct record *record = e->parallel;
-    double N = facts_tokens(record, fact->step).valid, product = fact->compensation * fact->scale / fact->denominator;
-    check_value(output, fabs(product / facts_divisor_due(&record->config) * N - 1), limit);
+    struct factor_numbers numbers = facts_loss_numbers(record, rank, fact);
+    double due = loss_seed(loss_convention_of(&record->config), &numbers);
+    check_value(output, fabs(fact->compensation * fact->scale / fact->denominator / due - 1), limit);
     for (int factor = 0; factor < LOSS_FACTOR_UNDECLARED; factor++) {
         double ratio = loss_factor_ratio(record, rank, fact, (enum loss_factor)factor);
         if (loss_factor_is_due(ratio, (enum loss_factor)factor, record)) continue;
@@ -62,22 +64,89 @@ static void check_divisor(const struct evidence *e, struct check_output *output,
     check_find(output, &finding);
 }
 
+/* After the last reduction: N as the rank got it, and the factor that it makes. */
+static void check_grad_scale(const struct evidence *e, struct check_output *output, const struct rank_record *rank,
+                             const struct factor_fact *fact)
+{
+    const struct record *record = e->parallel;
+    const struct loss_convention *convention = loss_convention_of(&record->config);
+    struct factor_numbers numbers = loss_numbers_due(record, fact->step, 0);
+    double due = loss_value(convention->grad_scale, &numbers);
+    numbers.N = facts_count_at_end(record, rank, fact->step);
+    double from_count = loss_value(convention->grad_scale, &numbers);
+    check_value(output, fabs(fact->value / due - 1), limit);
+    if (fabs(fact->value / due - 1) <= limit) return;
+    bool count = fabs(from_count / due - 1) > limit && fabs(fact->value / from_count - 1) <= limit;
+    struct finding finding = finding_new(count ? &site_loss_token_count_reduce : &site_pp_grad_scale,
+                                         place_at_unit(&record->config, rank->rank, fact->step, -1, fact->unit));
+    struct ratio_sample sample = {facts_numbers(record, rank->data_rank, fact->step, -1), fact->value / due};
+    struct ratio_form form = ratio_classify(&sample, 1, 'M', 3, 1e-12);
+    finding.expected = due;
+    finding.got = fact->value;
+    snprintf(finding.ratio, sizeof finding.ratio, "%s", form.text);
+    finding.ratio_value = sample.value;
+    finding_pattern(&finding, form.text);
+    char name[32];
+    unit_name(&record->config.model, fact->unit, name);
+    if (count) {
+        finding_say(&finding,
+                    "rank %d got %.17g as the number of valid tokens at the end of step %d where all data ranks together "
+                    "counted %.17g: its gradients are %.6g times what they must be",
+                    rank->rank, numbers.N, fact->step, facts_tokens(record, fact->step).valid, sample.value);
+    } else {
+        finding_say(&finding,
+                    "rank %d multiplies the gradient of %s in step %d by %.6g after its reduction where %s = %.6g is due: "
+                    "it is %s of what it must be",
+                    rank->rank, name, fact->step, fact->value, convention->grad_scale, due,
+                    form.found ? form.text : "another multiple");
+    }
+    check_find(output, &finding);
+}
+
+/* The gradient so far was scaled at a micro-batch: due is never. */
+static void check_accumulate(const struct evidence *e, struct check_output *output, const struct rank_record *rank,
+                             const struct factor_fact *fact)
+{
+    const struct record *record = e->parallel;
+    struct finding finding =
+        finding_new(fact->site, place_at_unit(&record->config, rank->rank, fact->step, fact->microbatch, fact->unit));
+    struct ratio_sample sample = {facts_numbers(record, rank->data_rank, fact->step, -1), fact->value};
+    struct ratio_form form = ratio_classify(&sample, 1, fact->site == &site_dp_grad_accumulate ? 'D' : 'M', 2, 1e-12);
+    finding.expected = 1;
+    finding.got = fact->value;
+    snprintf(finding.ratio, sizeof finding.ratio, "%s", form.text);
+    finding.ratio_value = fact->value;
+    finding_pattern(&finding, form.text);
+    char name[32];
+    unit_name(&record->config.model, fact->unit, name);
+    finding_say(&finding,
+                "rank %d multiplies the gradient of %s so far by %s after micro-batch %d in step %d: what went in earlier is "
+                "scaled again and again",
+                rank->rank, name, form.found ? form.text : "a factor", fact->microbatch, fact->step);
+    check_value(output, fabs(fact->value - 1), limit);
+    check_find(output, &finding);
+}
+
 /* The ledger's own scale against the product of the declared factors. */
 static void check_ledger(const struct evidence *e, struct check_output *output, const struct rank_record *rank,
                          const struct gradient_fact *fact)
 {
     const struct record *record = e->parallel;
-    double divisor = facts_divisor_due(&record->config), N = facts_tokens(record, fact->step).valid;
+    double divisor = facts_divisor_due(&record->config), after = facts_grad_scale(record, rank, fact->step, fact->unit);
+    int D = layout_data_ranks(&record->config.layout), M = record->config.layout.microbatches;
     for (int i = 0; i < fact->ledger.count; i++) {
         const struct ledger_term *term = &fact->ledger.terms[i];
         if (term->origin.step != fact->step) continue; /* contribution says so */
-        check_value(output, fabs(term->scale * N - 1), limit);
+        if (term->origin.rank < 0 || term->origin.rank >= D || term->origin.microbatch < 0 || term->origin.microbatch >= M) continue;
+        double due = loss_weight_due(record, fact->step, term->origin.rank, term->origin.microbatch);
+        check_value(output, fabs(term->scale / due - 1), limit);
         const struct rank_record *last = facts_rank(record, record->config.layout.pp - 1, term->origin.rank);
         const struct loss_fact *loss = last ? facts_loss(last, term->origin.step, term->origin.microbatch) : NULL;
         if (!loss) continue;
-        double declared = loss->seed / divisor;
+        double declared = loss->seed / divisor * after;
         if (fabs(term->scale - declared) <= limit * fabs(declared) ||
             !facts_was_reduced(rank, fact->step, fact->unit) ||
+            unit_contribution_was_accumulated(record, rank, fact->step, fact->unit) ||
             !facts_divisors_are_due(record, rank, fact->step, fact->unit))
             continue;
         struct finding finding = finding_new(unit_contribution_reduction(record, rank, fact->step, fact->unit),
@@ -115,6 +184,9 @@ static void run(const struct evidence *e, struct check_output *output)
             for (int i = 0; i < rank->factors.count; i++) {
                 const struct factor_fact *fact = &rank->factors.items[i];
                 if (fact->step == step && fact->site == &site_fsdp_grad_divisor) check_divisor(e, output, rank, fact);
+                if (fact->step == step && fact->site == &site_pp_grad_scale) check_grad_scale(e, output, rank, fact);
+                if (fact->step == step && (fact->site == &site_pp_grad_accumulate || fact->site == &site_dp_grad_accumulate))
+                    check_accumulate(e, output, rank, fact);
             }
             for (int i = 0; i < rank->gradients.count; i++) {
                 const struct gradient_fact *fact = &rank->gradients.items[i];
@@ -127,7 +199,7 @@ static void run(const struct evidence *e, struct check_output *output)
 const struct check check_scale_ledger = {
     .id = "scale-ledger",
     .proves = "the product of all factors applied to a gradient contribution equals the one due: compensation x scale "
-              "/ denominator / divisor = 1/N, for every micro-batch and parameter",
+              "/ denominator / divisor x grad_scale = 1/N, or what loss_normalization makes due, for every micro-batch and parameter",
     .tier = "default",
     .run = run,
 };

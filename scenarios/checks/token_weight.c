@@ -1,12 +1,13 @@
-/* token-weight: every valid token weighs 1/N in every gradient, an ignored one nothing.
+/* token-weight: every valid token weighs what train.loss_normalization makes due (1/N) in every gradient, an
+ * ignored one nothing.
  *
  * Measured on the numbers, twice. Where backward begins: the cotangent that multiplied each token's
- * gradient, over what the reduction divides by. In the reduced gradients: probes, one number for each (data rank,
- * micro-batch), that went through the same additions, reductions and divisions; each must come out at 1/N (twice
- * that where a tied parameter holds two uses), and those of the step before at 0.
- * Limit: 64 roundings of the run's format, relative to 1/N. Sites: the loss factor that is not as due; for a
- * gradient whose probes do not follow from what went in, fsdp.grad_divisor or, if no factor says so,
- * fsdp.reduce_grad. */
+ * gradient. In the reduced gradients: probes, one number for each (data rank,
+ * micro-batch), that went through the same additions, reductions and divisions; each must come out at the weight due of its
+ * tokens (twice that where a tied parameter holds two uses), and those of the step before at 0.
+ * Limit: 64 roundings of the run's format, relative to the weight due. Sites: the loss factor that is not as
+ * due; for a gradient whose probes do not follow from what went in, the factor on its way that says so
+ * (pp.grad.accumulate, fsdp.grad_divisor, dp.grad.accumulate, pp.grad_scale), else fsdp.reduce_grad. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -40,7 +41,8 @@ static void check_seed(const struct evidence *e, struct check_output *output, co
                        const struct loss_fact *fact, const struct ratio_form forms[LOSS_FACTORS])
 {
     const struct record *record = e->parallel;
-    double due = facts_divisor_due(&record->config) / facts_tokens(record, fact->step).valid;
+    struct factor_numbers numbers = facts_loss_numbers(record, rank, fact);
+    double due = loss_seed(loss_convention_of(&record->config), &numbers);
     bool ignored;
     double worst = worst_weight(fact, due, &ignored);
     check_value(output, fabs(worst - 1), limit_of(record));
@@ -105,15 +107,20 @@ static void find_probe(const struct evidence *e, struct check_output *output, co
     double limit = limit_of(record), divisor = facts_divisor_due(&record->config), weight;
     int times;
     ledger_weight(&c->fact->ledger, c->fact->step, c->data_rank, c->microbatch, &times, &weight);
-    double seeded = loss ? loss->seed / divisor * times : 0; /* what went in, if all that follows were right */
+    double after = facts_grad_scale_due(record, c->fact->step), used = facts_grad_scale(record, c->rank, c->fact->step, c->fact->unit);
+    double seeded = loss ? loss->seed / divisor * times * after : 0; /* what went in, if all that follows were right */
     if (times == uses_of(record, c->fact->unit) && close_to(c->got, seeded, limit))
         return; /* told where backward began */
     bool on_ledger = close_to(c->got, weight, limit);
     bool reduced = facts_was_reduced(c->rank, c->fact->step, c->fact->unit);
     const struct site *site = on_ledger && (!reduced || times != uses_of(record, c->fact->unit))
                                   ? NULL /* contribution tells where */
+                              : on_ledger && unit_contribution_was_accumulated(record, c->rank, c->fact->step, c->fact->unit)
+                                  ? unit_contribution_was_accumulated(record, c->rank, c->fact->step, c->fact->unit)
                               : on_ledger && !facts_divisors_are_due(record, c->rank, c->fact->step, c->fact->unit)
                                   ? &site_fsdp_grad_divisor
+                              : on_ledger && !close_to(used, after, 1e-12)
+                                  ? unit_contribution_grad_scale(record, c->rank, c->fact->step)
                                   : unit_contribution_reduction(record, c->rank, c->fact->step, c->fact->unit);
     struct finding finding =
         finding_new(site, place_at_unit(&record->config, c->rank->rank, c->fact->step, -1, c->fact->unit));
@@ -130,9 +137,9 @@ static void find_probe(const struct evidence *e, struct check_output *output, co
         finding_pattern(&finding, form.text);
     }
     finding_say(&finding,
-                "in the gradient of %s on rank %d in step %d, micro-batch %d of data rank %d weighs %.6g times 1/N%s",
+                "in the gradient of %s on rank %d in step %d, micro-batch %d of data rank %d weighs %.6g times %s%s",
                 name, c->rank->rank, c->fact->step, c->microbatch, c->data_rank,
-                c->got * facts_tokens(record, c->fact->step).valid,
+                c->got / c->due * uses_of(record, c->fact->unit), loss_convention_of(&record->config)->weight,
                 on_ledger ? "" : ": the numbers do not have the weight that was declared on their way");
     check_find(output, &finding);
 }
@@ -143,9 +150,9 @@ static void check_probes(const struct evidence *e, struct check_output *output, 
     const struct record *record = e->parallel;
     int D = layout_data_ranks(&record->config.layout), M = record->config.layout.microbatches;
     if (fact->stage != GRADIENT_REDUCED || fact->probe_count < 2 * D * M) return;
-    double due = uses_of(record, fact->unit) / facts_tokens(record, fact->step).valid;
     for (int i = 0; i < fact->pieces * 2 * D * M; i++) {
         int parity = i / (D * M) % 2, data_rank = i / M % D;
+        double due = uses_of(record, fact->unit) * loss_weight_due(record, fact->step, data_rank, i % M);
         double here = parity == (fact->step & 1) ? due : 0, error = fabs(fact->probe[i] - here) / due;
         check_value(output, error, limit_of(record));
         if (error <= limit_of(record)) continue;
@@ -188,7 +195,7 @@ static void run(const struct evidence *e, struct check_output *output)
 
 const struct check check_token_weight = {
     .id = "token-weight",
-    .proves = "every valid token weighs 1/N in every gradient and ignored tokens nothing, measured on the numbers: "
+    .proves = "every valid token weighs 1/N, or what loss_normalization makes due, in every gradient and ignored tokens nothing, measured on the numbers: "
               "where backward begins, and by probes in the reduced gradients",
     .tier = "default",
     .run = run,

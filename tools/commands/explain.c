@@ -6,19 +6,20 @@
 #include "tools/command.h"
 #include "tools/interrupt.h"
 #include "tools/output.h"
+#include "tools/report/convention_ledger.h"
 #include "tools/report/loss_ledger.h"
 #include "tools/report/progress.h"
 #include "tools/report/terminal.h"
 #include "tools/setup.h"
 
 static const char *const topics[] = {"loss", "gradients", "schedule", "ring", "routing", "memory", "communication"};
-enum { TOPICS = sizeof topics / sizeof topics[0] };
+enum { TOPICS = sizeof topics / sizeof topics[0], TOPICS_THERE = 2 };
 
 static bool topic_known(const char *topic, struct error *error)
 {
-    if (!strcmp(topic, topics[0])) return true;
-    for (int i = 1; i < TOPICS; i++) {
-        if (!strcmp(topic, topics[i])) return error_input(error, "hpsim explain %s is not there yet; loss is", topic);
+    for (int i = 0; i < TOPICS; i++) {
+        if (strcmp(topic, topics[i]) != 0) continue;
+        return i < TOPICS_THERE || error_input(error, "hpsim explain %s is not there yet; loss and gradients are", topic);
     }
     const char *near = spelling_nearest(topic, topics, TOPICS);
     char shown[FOREIGN_TEXT];
@@ -31,12 +32,14 @@ static bool topic_known(const char *topic, struct error *error)
 static int show(const struct options *options, const struct result *result)
 {
     struct error error = {0};
+    bool gradients = !strcmp(options->arguments[0], "gradients");
     if (!options->json || strcmp(options->json, "-") != 0) {
         struct terminal terminal = terminal_new(stdout, options->color);
-        explain_loss_text(result, options->verbose, &terminal);
+        if (gradients) explain_gradients_text(result, options->verbose, &terminal);
+        else explain_loss_text(result, options->verbose, &terminal);
     }
     if (!options->json) return EXIT_EXPECTED;
-    char *text = explain_loss_json(result, options->verbose);
+    char *text = gradients ? explain_gradients_json(result, options->verbose) : explain_loss_json(result, options->verbose);
     bool good = output_write(options->json, text, &error);
     free(text);
     return good ? EXIT_EXPECTED : command_fail(&error);
@@ -69,10 +72,12 @@ static int run(const struct options *options)
 const struct command command_explain = {
     .name = "explain",
     .arguments = "TOPIC SCENARIO.json",
-    .what = "teaches on a scenario's own numbers: how the loss of each micro-batch becomes a weight",
+    .what = "teaches on a scenario's own numbers: how the loss of each micro-batch becomes a weight, and a gradient",
     .text = "TOPIC is loss: every factor that a micro-batch's loss meets, the weight a token has in the end, and the "
-            "weight due. gradients, schedule, ring, routing, memory and communication are not there yet. --verbose "
-            "tells every step, not only the first. Exit status 0, whatever the verdict.",
+            "weight due; and what every convention of train.loss_normalization would make of the same step. Or gradients: "
+            "the same way factor by factor for each convention, and what the usual mistakes would multiply a gradient "
+            "by. schedule, ring, routing, memory and communication are not there yet. --verbose tells every step, not "
+            "only the first. Exit status 0, whatever the verdict.",
     .arguments_min = 2,
     .arguments_max = 2,
     .options = OPTION_BIT(SET) | OPTION_BIT(FAULT) | OPTION_BIT(NO_FAULTS) | OPTION_BIT(SEED) | OPTION_BIT(INTERLEAVE) |

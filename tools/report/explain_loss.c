@@ -5,6 +5,7 @@
 #include <string.h>
 #include "scenarios/facts.h"
 #include "scenarios/spelling.h"
+#include "tools/report/convention_ledger.h"
 #include "tools/report/describe.h"
 #include "tools/report/loss_ledger.h"
 #include "tools/report/number.h"
@@ -37,7 +38,7 @@ static void add_measured(struct table *table, const struct loss_row *row)
     else table_add(table, STYLE_BAD, "! %s to %s", low, high);
 }
 
-static void add_row(struct table *table, const struct loss_row *row)
+static void add_row(struct table *table, const struct loss_row *row, bool after)
 {
     char number[NUMBER_TEXT];
     bool off = row->ratio_symbol[0] || !(fabs(row->ratio - 1) <= 1e-12);
@@ -51,6 +52,7 @@ static void add_row(struct table *table, const struct loss_row *row)
     add_factor(table, &row->factor[LOSS_SCALE], "x ");
     add_factor(table, &row->factor[LOSS_COMPENSATION], "x ");
     add_factor(table, &row->factor[LOSS_DIVISOR], "/ ");
+    if (after) add_factor(table, &row->factor[LOSS_GRAD_SCALE], "x ");
     table_add(table, off ? STYLE_BAD : STYLE_PLAIN, "= %s", number_factor(row->weight, number));
     add_measured(table, row);
     number_factor(row->ratio, number);
@@ -63,12 +65,16 @@ static void add_row(struct table *table, const struct loss_row *row)
 static void print_rows(const struct loss_step *s, const struct terminal *t)
 {
     static const char *const titles[] = {"d", "m", "n", "of", "sum S", "S/n", "1/denominator", "loss.scale", "A",
-                                         "grad_divisor", "weight", "measured", "got/due"};
+                                         "grad_divisor", "weight", "measured", "got/due"},
+                      *const titles_after[] = {"d", "m", "n", "of", "sum S", "S/n", "1/denominator", "loss.scale", "A",
+                                               "grad_divisor", "grad_scale", "weight", "measured", "got/due"};
     char number[NUMBER_TEXT];
-    struct table *table = table_new(13, titles, "rrrrrrrrrrrrr");
+    bool after = false; /* a column for what comes after the reduction, where there is anything */
+    for (int i = 0; i < s->rows_count; i++) after = after || s->rows[i].factor[LOSS_GRAD_SCALE].value != 1 || s->rows[i].factor[LOSS_GRAD_SCALE].due != 1;
+    struct table *table = after ? table_new(14, titles_after, "rrrrrrrrrrrrrr") : table_new(13, titles, "rrrrrrrrrrrrr");
     int64_t valid = 0;
     for (int i = 0; i < s->rows_count; i++) {
-        add_row(table, &s->rows[i]);
+        add_row(table, &s->rows[i], after);
         valid += s->rows[i].valid;
     }
     table_add(table, STYLE_BOLD, "all");
@@ -77,9 +83,10 @@ static void print_rows(const struct loss_step *s, const struct terminal *t)
     table_add(table, STYLE_DIM, "%s", number_count(s->positions, number));
     table_add(table, STYLE_BOLD, "%s", number_value(s->sum, number));
     table_add(table, STYLE_BOLD, "%s", number_value(s->token_mean, number));
-    for (int i = 0; i < 5; i++) table_add(table, STYLE_PLAIN, " ");
+    for (int i = 0; i < 5 + after; i++) table_add(table, STYLE_PLAIN, " ");
     table_add(table, STYLE_DIM, "sum n*w");
-    table_add(table, fabs(s->weight_sum - 1) <= 1e-9 ? STYLE_GOOD : STYLE_BAD, "%s",
+    bool as_due = fabs(s->weight_sum - s->weight_sum_due) <= 1e-9 * fabs(s->weight_sum_due);
+    table_add(table, as_due ? STYLE_GOOD : STYLE_BAD, "%s",
               number_factor(s->weight_sum, number));
     table_print(table, t, 2);
     table_free(table);
@@ -225,9 +232,12 @@ static void print_step(const struct result *result, const struct loss_ledger *le
                        const struct terminal *t)
 {
     char due[NUMBER_TEXT], count[NUMBER_TEXT], a[NUMBER_TEXT], b[NUMBER_TEXT], c[NUMBER_TEXT];
+    const struct loss_convention *convention = loss_convention_of(&result->parallel->config);
+    bool token_mean = !strcmp(convention->weight, "1/N");
     terminal_print(t, STYLE_BOLD, "step %d", s->step);
-    fprintf(t->file, ": N = %s valid tokens, so each is due 1/N = %s\n", number_count(s->valid, count),
-            number_factor(1 / (double)s->valid, due));
+    fprintf(t->file, ": N = %s valid tokens, so each is due ", number_count(s->valid, count));
+    if (token_mean) fprintf(t->file, "1/N = %s\n", number_factor(1 / (double)s->valid, due));
+    else fprintf(t->file, "%s (%s)\n", convention->weight, convention->name);
     if (s->rows_count == 0) {
         fprintf(t->file, "  no loss was computed in this step: the run ended before\n\n");
         return;
@@ -240,9 +250,11 @@ static void print_step(const struct result *result, const struct loss_ledger *le
     said += say_others(result, s, t);
     if (!said)
         terminal_print(t, STYLE_GOOD,
-                       "  every valid token weighs 1/N, by its factors and as measured in every gradient\n");
+                       "  every valid token weighs %s, by its factors and as measured in every gradient\n", convention->weight);
     fputc('\n', t->file);
     print_lesson(ledger, s, t);
+    fputc('\n', t->file);
+    explain_conventions_text(result, s->step, t);
     fputc('\n', t->file);
 }
 
@@ -256,8 +268,8 @@ void explain_loss_text(const struct result *result, bool steps_all, const struct
         t, 0, "", 0, STYLE_PLAIN,
         "Data rank d's micro-batch m sums the losses of its n valid tokens to S. Backward starts from "
         "1/denominator x loss.scale x A for each of them; the gradients' reduction over the data ranks divides by "
-        "grad_divisor. The product is the weight of a token; measured is the same weight as found in the numbers "
-        "of the finished gradients.");
+        "grad_divisor, and where there is a grad_scale, all gradients are multiplied by it in the end. The product is "
+        "the weight of a token; measured is the same weight as found in the numbers of the finished gradients.");
     fputc('\n', t->file);
     for (int i = 0; i < (steps_all ? ledger.steps_count : 1); i++) print_step(result, &ledger, &ledger.steps[i], t);
     if (!steps_all && ledger.steps_count > 1) {

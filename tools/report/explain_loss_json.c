@@ -1,5 +1,7 @@
 /* explain_loss_json: the loss ledger as JSON. */
 #include <math.h>
+#include "model/loss_convention.h"
+#include "tools/report/convention_ledger.h"
 #include "tools/report/json_value.h"
 #include "tools/report/loss_ledger.h"
 
@@ -16,7 +18,7 @@ static void add_factor(cJSON *factors, int kind, const struct loss_factor_entry 
 
 static void add_row(cJSON *rows, const struct loss_row *row)
 {
-    static const int order[] = {LOSS_DENOMINATOR, LOSS_SCALE, LOSS_COMPENSATION, LOSS_DIVISOR};
+    static const int order[] = {LOSS_DENOMINATOR, LOSS_SCALE, LOSS_COMPENSATION, LOSS_DIVISOR, LOSS_GRAD_SCALE};
     cJSON *object = json_append_object(rows);
     json_add_integer(object, "data_rank", row->data_rank);
     json_add_integer(object, "microbatch", row->microbatch);
@@ -43,7 +45,7 @@ static void add_row(cJSON *rows, const struct loss_row *row)
     json_add_bool(object, "wrong", row->wrong);
 }
 
-static void add_step(cJSON *steps, const struct loss_step *s)
+static void add_step(cJSON *steps, const struct result *result, const struct loss_step *s)
 {
     cJSON *step = json_append_object(steps);
     json_add_integer(step, "step", s->step);
@@ -68,6 +70,7 @@ static void add_step(cJSON *steps, const struct loss_step *s)
     json_add_number(step, "mean_of_means", s->mean_of_means);
     json_add_number(step, "mean_of_rank_means", s->mean_of_rank_means);
     json_add_number(step, "stale_weight", s->stale_weight);
+    explain_conventions_json(step, result, s->step);
 }
 
 char *explain_loss_json(const struct result *result, bool steps_all)
@@ -79,9 +82,10 @@ char *explain_loss_json(const struct result *result, bool steps_all)
     json_add_text(root, "scenario", result->scenario->name);
     json_add_integer(root, "data_ranks", ledger.data_ranks);
     json_add_integer(root, "microbatches", ledger.microbatches);
+    json_add_text(root, "loss_normalization", loss_convention_of(&result->parallel->config)->name);
     json_add_text(root, "verdict", verdict_names[result->verdict]);
     cJSON *steps = json_add_array(root, "steps");
-    for (int i = 0; i < (steps_all ? ledger.steps_count : 1); i++) add_step(steps, &ledger.steps[i]);
+    for (int i = 0; i < (steps_all ? ledger.steps_count : 1); i++) add_step(steps, result, &ledger.steps[i]);
     loss_ledger_done(&ledger);
     return json_finish(root);
 }

@@ -68,6 +68,12 @@ static void add_checks(cJSON *root, const struct result *result)
     }
 }
 
+static void add_warnings(cJSON *root, const struct result *result)
+{
+    cJSON *warnings = json_add_array(root, "warnings");
+    for (int i = 0; i < result->warnings_count; i++) json_append_text(warnings, result->warnings[i]);
+}
+
 static void add_diagnosis(cJSON *root, const struct result *result)
 {
     if (!result->has_diagnosis) {
@@ -217,6 +223,7 @@ char *report_json(const struct report *report)
     json_add_text(root, "digest", digest);
     add_steps(root, result);
     add_checks(root, result);
+    add_warnings(root, result);
     add_diagnosis(root, result);
     add_faults(root, result);
     add_environment(root, report);

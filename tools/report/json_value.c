@@ -84,6 +84,11 @@ cJSON *json_append_object(cJSON *array)
     return value;
 }
 
+void json_append_text(cJSON *array, const char *text)
+{
+    cJSON_AddItemToArray(array, made(cJSON_CreateString(text)));
+}
+
 void json_append_integer(cJSON *array, int64_t value)
 {
     char text[NUMBER_TEXT];

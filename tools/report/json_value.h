@@ -19,6 +19,7 @@ cJSON *json_add_object(cJSON *object, const char *key);
 cJSON *json_add_array(cJSON *object, const char *key);
 cJSON *json_append_object(cJSON *array);
 void json_append_integer(cJSON *array, int64_t value);
+void json_append_text(cJSON *array, const char *text);
 /* A list of what stands between commas. */
 void json_add_list(cJSON *object, const char *key, const char *commas);
 /* The whole as text with a newline at its end, and the tree is freed. malloc'd. */

@@ -4,12 +4,12 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "model/deviations.h"
+#include "model/sites.h"
 #include "scenarios/facts.h"
 #include "scenarios/ratio.h"
 
-const char *const loss_factor_names[LOSS_FACTOR_KINDS] = {"loss.denominator", "pp.loss.scale", "A",
-                                                          "fsdp.grad_divisor"};
+const char *const loss_factor_names[LOSS_FACTOR_KINDS] = {"loss.denominator", "pp.loss.scale", "dp.loss.scale",
+                                                          "fsdp.grad_divisor", "pp.grad_scale"};
 
 enum { LETTERS_MAX = 4 };
 
@@ -42,6 +42,33 @@ static double divisor_used(const struct record *record, int data_rank, int step,
         }
     }
     return isnan(used) ? due : used;
+}
+
+/* What this data rank's gradients were multiplied by after their reduction; of several the one that is least as due. */
+static double grad_scale_used(const struct record *record, int data_rank, int step, double due)
+{
+    double used = due;
+    for (int r = 0; r < record->ranks; r++) {
+        const struct rank_record *rank = &record->rank[r];
+        for (int i = 0; rank->data_rank == data_rank && i < rank->factors.count; i++) {
+            const struct factor_fact *f = &rank->factors.items[i];
+            if (f->step == step && f->site == &site_pp_grad_scale && fabs(f->value - due) > fabs(used - due)) used = f->value;
+        }
+    }
+    return used;
+}
+
+/* What is due, in letters. */
+static void due_symbol(const struct record *record, enum loss_factor_kind kind, struct loss_factor_entry *entry)
+{
+    const struct loss_convention *c = loss_convention_of(&record->config);
+    bool averages = facts_divisor_due(&record->config) != 1;
+    const char *symbol = kind == LOSS_DENOMINATOR ? c->denominator
+                         : kind == LOSS_SCALE     ? c->scale
+                         : kind == LOSS_GRAD_SCALE ? c->grad_scale
+                         : kind == LOSS_COMPENSATION && c->combine == LOSS_COMBINE_MEAN ? (entry->due == 1 ? "1" : "1/D")
+                                                                                        : (averages ? "D" : "1");
+    snprintf(entry->symbol, sizeof entry->symbol, "%s", symbol);
 }
 
 static void measure(const struct record *record, struct loss_row *row, int step)
@@ -90,23 +117,27 @@ static void measure_stale(const struct record *record, struct loss_step *s)
 static void fill_row(const struct record *record, const struct rank_record *rank, const struct loss_fact *fact,
                      struct loss_row *row)
 {
-    double A = facts_divisor_due(&record->config), N = (double)record_valid_tokens_due(record, fact->step);
+    const struct loss_convention *c = loss_convention_of(&record->config);
+    struct factor_numbers numbers = facts_loss_numbers(record, rank, fact);
+    double A = facts_divisor_due(&record->config), after = facts_grad_scale_due(record, fact->step);
     *row = (struct loss_row){.data_rank = rank->data_rank, .microbatch = fact->microbatch, .rank = rank->rank,
-                             .valid = fact->valid, .positions = fact->positions, .sum = fact->loss_sum, .due = 1 / N};
+                             .valid = fact->valid, .positions = fact->positions, .sum = fact->loss_sum,
+                             .due = loss_weight_due(record, fact->step, rank->data_rank, fact->microbatch)};
     row->mean = fact->valid > 0 ? fact->loss_sum / (double)fact->valid : NAN;
     for (int64_t t = 0; t < fact->token_count; t++) row->weighted += fact->token_weight[t] != 0;
     const double used[] = {fact->denominator, fact->scale, fact->compensation,
-                           divisor_used(record, rank->data_rank, fact->step, fact->microbatch, A)};
-    const double due[] = {N, 1, A, A};
+                           divisor_used(record, rank->data_rank, fact->step, fact->microbatch, A),
+                           grad_scale_used(record, rank->data_rank, fact->step, after)};
+    const double due[] = {loss_value(c->denominator, &numbers), loss_value(c->scale, &numbers), loss_compensation(c, &numbers), A,
+                          after};
     for (int k = 0; k < LOSS_FACTOR_KINDS; k++) {
         struct loss_factor_entry *entry = &row->factor[k];
         *entry = (struct loss_factor_entry){.value = used[k], .due = due[k]};
         entry->wrong = !agrees(used[k], due[k], factor_tolerance);
-        const char *letter = k == LOSS_DENOMINATOR ? "N" : k == LOSS_SCALE || A == 1 ? "1" : "D";
-        if (!entry->wrong) snprintf(entry->symbol, sizeof entry->symbol, "%s", letter);
+        if (!entry->wrong) due_symbol(record, (enum loss_factor_kind)k, entry);
         row->wrong = row->wrong || entry->wrong;
     }
-    row->weight = fact->seed / row->factor[LOSS_DIVISOR].value;
+    row->weight = fact->seed / row->factor[LOSS_DIVISOR].value * row->factor[LOSS_GRAD_SCALE].value;
     row->ratio = row->weight / row->due;
     measure(record, row, fact->step);
     double tolerance = measured_tolerance(record);
@@ -152,6 +183,7 @@ static void fill_means(struct loss_step *s, int data_ranks, int microbatches)
             valid += row->valid;
             s->positions += row->positions;
             s->weight_sum += row->weight * (double)row->valid;
+            s->weight_sum_due += row->due * (double)row->valid;
             s->mean_of_means += row->valid > 0 ? row->mean / (data_ranks * microbatches) : 0;
             if (row->valid > 0 && (s->shortest < 0 || row->valid < s->rows[s->shortest].valid)) s->shortest = i;
             if (s->longest < 0 || row->valid > s->rows[s->longest].valid) s->longest = i;

@@ -2,9 +2,10 @@
  * gradient, as data for `hpsim explain loss`.
  *
  * Data rank d's micro-batch m sums S over its n valid tokens. Its backward is seeded with
- *     seed = 1/denominator * scale * A      (A = D where the gradient reduction averages, else 1)
- * the reduction divides by `divisor` (due: A), and so a token weighs seed / divisor; due is 1/N with N all
- * valid tokens of the step. */
+ *     seed = 1/denominator * scale * compensation
+ * the reduction divides by `divisor` (due: A = D where it averages, else 1), what comes out is multiplied by grad_scale,
+ * and so a token weighs seed / divisor * grad_scale. What is due of each is train.loss_normalization's
+ * (model/loss_convention.h); token_mean: 1/N with N all valid tokens of the step. */
 #ifndef TOOLS_REPORT_LOSS_LEDGER_H
 #define TOOLS_REPORT_LOSS_LEDGER_H
 
@@ -12,15 +13,15 @@
 
 /* One factor of a row: what was used and what is due; symbol: the value in the run's letters, "" if none fits. */
 struct loss_factor_entry { double value, due; bool wrong; char symbol[48]; };
-enum loss_factor_kind { LOSS_DENOMINATOR, LOSS_SCALE, LOSS_COMPENSATION, LOSS_DIVISOR, LOSS_FACTOR_KINDS };
-extern const char *const loss_factor_names[LOSS_FACTOR_KINDS]; /* the sites' names; "A" for the compensation */
+enum loss_factor_kind { LOSS_DENOMINATOR, LOSS_SCALE, LOSS_COMPENSATION, LOSS_DIVISOR, LOSS_GRAD_SCALE, LOSS_FACTOR_KINDS };
+extern const char *const loss_factor_names[LOSS_FACTOR_KINDS]; /* the sites' names */
 
 struct loss_row {
     int data_rank, microbatch, rank;
     int64_t valid, positions, weighted;    /* weighted: tokens that have a weight at all */
     double sum, mean;                      /* S, S/n; NAN where n = 0 */
     struct loss_factor_entry factor[LOSS_FACTOR_KINDS];
-    double weight, due, ratio;             /* by the factors; 1/N; weight/due */
+    double weight, due, ratio;             /* by the factors; as due; weight/due */
     char ratio_symbol[48];
     /* Over all gradients of the step, by the probes that went with the numbers; NAN: none was recorded. */
     double measured_min, measured_max; int unit_min, unit_max, rank_min, rank_max;
@@ -30,7 +31,7 @@ struct loss_row {
 struct loss_step {
     int step, rows_count; struct loss_row *rows;
     int64_t valid, positions;              /* N as due; all positions of the rows */
-    double sum, weight_sum;                /* S over all; sum over tokens of their weight: 1 where all is well */
+    double sum, weight_sum, weight_sum_due; /* S over all; sum over tokens of their weight, of the weight due (1 for a mean) */
     double token_mean, mean_of_means, mean_of_rank_means;
     double parallel, logged, standalone;   /* NAN where the run did not get so far */
     int shortest, longest;                 /* rows by n; -1: none */

@@ -136,6 +136,12 @@ static void print_checks(const struct report *report, const struct terminal *t)
     fputc('\n', t->file);
 }
 
+static void print_warnings(const struct result *result, const struct terminal *t)
+{
+    for (int i = 0; i < result->warnings_count; i++) terminal_paragraph(t, 0, "warning:", 9, STYLE_WARN, result->warnings[i]);
+    if (result->warnings_count) fputc('\n', t->file);
+}
+
 /* Masked and not hit say why; an active fault is worth a line only where everything is told. */
 static void print_faults(const struct report *report, const struct terminal *t)
 {
@@ -236,6 +242,7 @@ void report_text(const struct report *report, const struct terminal *terminal)
     if (report->verbose) report_text_details(report, terminal);
     print_checks(report, terminal);
     print_faults(report, terminal);
+    print_warnings(report->result, terminal);
     print_verdict(report, terminal);
     if (report->result->verdict == VERDICT_DEADLOCK) report_text_deadlock(report->result, terminal);
     print_diagnosis(report, terminal);

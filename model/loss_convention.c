@@ -1,0 +1,132 @@
+/* loss_convention: the table, its expressions, and what a cut of the data makes due. */
+#include "model/loss_convention.h"
+
+#include <string.h>
+
+#include "sim/assertion.h"
+
+#define CONVENTION(name) extern const struct loss_convention loss_convention_##name;
+#include "model/loss_conventions.def"
+#undef CONVENTION
+
+static const struct loss_convention *const conventions[] = {
+#define CONVENTION(name) &loss_convention_##name,
+#include "model/loss_conventions.def"
+#undef CONVENTION
+};
+
+int loss_convention_count(void)
+{
+    return (int)(sizeof conventions / sizeof conventions[0]);
+}
+
+const struct loss_convention *loss_convention_at(int i)
+{
+    return i >= 0 && i < loss_convention_count() ? conventions[i] : NULL;
+}
+
+const struct loss_convention *loss_convention_of(const struct run_config *config)
+{
+    const struct loss_convention *convention = loss_convention_at(config->train.loss_normalization);
+    ASSERT(convention);
+    return convention;
+}
+
+bool loss_convention_counts(const struct loss_convention *convention)
+{
+    return strchr(convention->denominator, 'N') || strchr(convention->logged, 'N');
+}
+
+bool loss_convention_logs_optimized(const struct loss_convention *convention)
+{
+    return !strcmp(convention->weight, convention->logged);
+}
+
+static double at_least_one(double count)
+{
+    return count > 1 ? count : 1;
+}
+
+double loss_value(const char *expression, const struct factor_numbers *numbers)
+{
+    struct factor_numbers counted = *numbers;
+    double *counts[] = {&counted.N, &counted.N_all, &counted.N_unshifted, &counted.n, &counted.n_rank, &counted.n_rank_unshifted};
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) *counts[i] = at_least_one(*counts[i]);
+    struct error error = {0};
+    double value = 0;
+    bool parsed = factor_parse(expression, &counted, &value, &error);
+    ASSERT_MESSAGE(parsed, "%s", error.message);
+    return value;
+}
+
+double loss_compensation(const struct loss_convention *convention, const struct factor_numbers *numbers)
+{
+    return convention->combine == LOSS_COMBINE_MEAN ? numbers->A / numbers->D : numbers->A;
+}
+
+double loss_seed(const struct loss_convention *convention, const struct factor_numbers *numbers)
+{
+    return loss_compensation(convention, numbers) * loss_value(convention->scale, numbers) /
+           loss_value(convention->denominator, numbers);
+}
+
+/* ---- the cut ---- */
+
+struct loss_cut loss_cut_of(const struct run_config *config)
+{
+    if (config->loss_cut.data_ranks > 0) return config->loss_cut;
+    return (struct loss_cut){layout_data_ranks(&config->layout), config->layout.microbatches};
+}
+
+int loss_cut_cell(const struct run_config *config, int64_t sequence)
+{
+    struct loss_cut cut = loss_cut_of(config);
+    return (int)(sequence / (config->train.global_batch / (cut.data_ranks * cut.microbatches)));
+}
+
+void loss_fill_cells(struct record *record, const struct data *data)
+{
+    const struct run_config *config = &record->config;
+    struct loss_cut cut = loss_cut_of(config);
+    int cells = cut.data_ranks * cut.microbatches, steps = config->train.steps;
+    int64_t per = config->train.global_batch / cells;
+    struct loss_cell *all = arena_alloc(record->arena, (size_t)(cells * steps) * sizeof *all);
+    record->cells = all;
+    for (int i = 0; i < cells * steps; i++) {
+        struct data_counts counts = data_count(data, i * per, per);
+        all[i] = (struct loss_cell){.valid = counts.valid, .unshifted = counts.unshifted, .positions = counts.positions};
+    }
+    const struct loss_convention *convention = loss_convention_of(config);
+    for (int i = 0; i < cells * steps; i++) {
+        struct factor_numbers numbers = loss_numbers_due(record, i / cells, i % cells);
+        all[i].weight = loss_value(convention->weight, &numbers);
+    }
+}
+
+struct factor_numbers loss_numbers_due(const struct record *record, int step, int cell)
+{
+    const struct layout *layout = &record->config.layout;
+    struct loss_cut cut = loss_cut_of(&record->config);
+    int cells = cut.data_ranks * cut.microbatches;
+    ASSERT(step >= 0 && step < record->config.train.steps && cell >= 0 && cell < cells);
+    const struct loss_cell *all = record->cells + step * cells;
+    struct factor_numbers numbers = {.M = cut.microbatches, .D = cut.data_ranks, .P = layout->pp, .C = 1, .T = 1, .E = 1,
+        .A = layout->reduce_op == FSDP_REDUCE_AVG ? layout_data_ranks(layout) : 1, .n = (double)all[cell].valid};
+    for (int i = 0; i < cells; i++) {
+        bool own = i / cut.microbatches == cell / cut.microbatches;
+        numbers.N += (double)all[i].valid;
+        numbers.N_all += (double)all[i].positions;
+        numbers.N_unshifted += (double)all[i].unshifted;
+        numbers.n_rank += own ? (double)all[i].valid : 0;
+        numbers.n_rank_unshifted += own ? (double)all[i].unshifted : 0;
+    }
+    return numbers;
+}
+
+double loss_weight_due(const struct record *record, int step, int data_rank, int microbatch)
+{
+    struct loss_cut cut = loss_cut_of(&record->config);
+    int cells = cut.data_ranks * cut.microbatches, cell = data_rank * cut.microbatches + microbatch;
+    ASSERT(step >= 0 && step < record->config.train.steps && cell >= 0 && cell < cells);
+    return record->cells[step * cells + cell].weight;
+}
