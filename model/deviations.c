@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "model/precision.h"
 #include "sim/assertion.h"
 
 enum model_deviation {
@@ -186,6 +187,12 @@ void tensor_site(struct site_plan *plan, const struct site *site, struct where w
     case TENSOR_ZERO:
         memset(values.data, 0, (size_t)tensor_bytes(values));
         break;
+    case TENSOR_ROUND: {
+        enum format format = FORMAT_BF16;
+        if (armed->text[0]) format_parse(armed->text, &format);
+        tensor_round(values, format);
+        break;
+    }
     case TENSOR_PERTURB:
         format_set(values.data, 0, values.storage, format_get(values.data, 0, values.storage) * (1 + by));
         break;

@@ -38,6 +38,7 @@ bool loss_scale_unscale(struct program *p)
     struct where where = program_where(p, -1, -1);
     struct scale_fact fact = {.step = p->step, .scale = p->loss_scale};
     double divisor = factor_site(p->run->plan, &site_amp_unscale, where, p->loss_scale, &p->numbers);
+    fact.unscaled_by = divisor;
     for (int u = 0; u < p->units_count; u++) {
         struct unit *unit = &p->units[u];
         unit_scale_reduced(unit, &p->context, 1 / divisor);
@@ -47,6 +48,8 @@ bool loss_scale_unscale(struct program *p)
     struct comm how = {.site = &site_amp_found_inf_reduce, .where = where};
     all_reduce(p->communicator, p->norm_group, &how, (struct buffer){&found, 1, FORMAT_FP64, FORMAT_FP64, NULL}, REDUCE_MAX);
     fact.found = found != 0;
+    const bool *left_out = p->run->options->left_out;
+    if (left_out) fact.found = left_out[p->step];
     fact.skipped = config->kind == LOSS_SCALING_DYNAMIC &&
                    decision_site(p->run->plan, &site_amp_skip_step, where, fact.found, fact.found);
     loss_scale_update(p, fact.found);

@@ -90,6 +90,6 @@ int layout_sequences_per_microbatch(const struct run_config *config)
 
 int64_t record_valid_tokens_due(const struct record *record, int step)
 {
-    ASSERT(step >= 0 && step < record->config.train.steps);
+    ASSERT(step >= 0 && step < record->steps_due); /* as many as were asked for, however many are left to look at */
     return record->valid_due[step];
 }

@@ -75,7 +75,7 @@ struct sync_fact { int step, microbatch, unit; bool synced; };
 struct norm_fact { int step; double local_squares /* of what this rank owns, each element once */, norm, coefficient; };
 /* Loss scaling: what the loss was multiplied by, whether a gradient that is not finite was found, here and anywhere,
  * whether the update was left out, and the scale of the next step. */
-struct scale_fact { int step; double scale; bool found_here, found, skipped; double next; double largest /* of the reduced gradient here, unscaled */; };
+struct scale_fact { int step; double scale, unscaled_by; bool found_here, found, skipped; double next; double largest /* of the reduced gradient here, unscaled */; };
 struct report_fact { int step; double logged, scale /* what the reduced loss was multiplied by */; };
 struct update_fact { int step, unit, param; int64_t elements /* of this rank's shard */; int updates; int version /* after */; };
 
@@ -134,7 +134,7 @@ struct record {
     double wall_s, cpu_s;                  /* of the run alone; for `performance` only */
     uint64_t digest[2];                    /* losses, gradients, parameters, communication */
     const bool *frozen;                    /* [params] */
-    const int64_t *valid_due;              /* [steps]: see record_valid_tokens_due */
+    int steps_due; const int64_t *valid_due;              /* [steps]: see record_valid_tokens_due */
     const struct loss_cell *cells;         /* [steps, data ranks, micro-batches] of the loss cut, from the data */
     struct machine *machine;               /* kept for the texts it owns */
     struct arena *arena;

@@ -21,6 +21,7 @@ struct schedule {
     const char *name;                                   /* "1F1B", as a scenario names it */
     const char *what;
     void (*compute)(int pp, int microbatches, int stage, struct action_list *ret_list); /* F and B only */
+    int (*in_flight)(int pp, int microbatches, int stage); /* micro-batches whose activations are held at once, at most */
 };
 int schedule_count(void);
 const struct schedule *schedule_at(int i);

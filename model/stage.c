@@ -135,6 +135,22 @@ static struct layer_weights weights_of(struct unit *unit, enum format storage, b
     return weights;
 }
 
+/* Unshards a unit for use, and starts the all-gathers of those that compute next: `by` +1 in a forward, -1 in a
+ * backward. */
+static void unshard(struct program *p, struct unit *unit, struct where where, bool backward)
+{
+    int ahead = p->run->config->layout.prefetch, by = backward ? -1 : 1, i = (int)(unit - p->units);
+    unit_unshard_start(unit, &p->context, where);
+    for (int k = i + by; k >= 0 && k < p->units_count && ahead > 0; k += by, ahead--) {
+        bool computes = !backward || p->units[k].index > 0; /* the embedding's backward reads no parameter */
+        if (computes) unit_unshard_start(&p->units[k], &p->context, program_where(p, where.microbatch, p->units[k].index));
+    }
+    unit_unshard(unit, &p->context, where, backward);
+    int held = 0;
+    for (int k = 0; k < p->units_count; k++) held += p->units[k].unsharded || p->units[k].gathering;
+    if (held > p->record->unsharded_peak) p->record->unsharded_peak = held;
+}
+
 /* The unit whose parameter 0 the head multiplies with: the embedding where tied, else the head's own second. */
 static struct unit *output_unit(struct program *p, int *ret_param)
 {
@@ -202,6 +218,7 @@ static void note_loss(struct program *p, int microbatch, struct microbatch *mb)
     for (int64_t t = 0; t < rows; t++) {
         losses[t] = format_get(mb->token_loss.data, (size_t)t, mb->token_loss.storage);
         fact.loss_sum += losses[t];
+        if (p->run->plan) tensor_site(p->run->plan, &site_loss_sum, program_where(p, microbatch, -1), tensor_1d(&fact.loss_sum, FORMAT_FP64, 1));
         fact.valid += mb->targets[t] != TARGET_IGNORED;
         fact.unshifted += mb->documents[t] != DOCUMENT_PADDING;
     }
@@ -230,8 +247,8 @@ static void head_run_forward(struct program *p, int microbatch, struct microbatc
     int output_param, head_index = unit_count(&p->run->config->model) - 1;
     struct unit *head = program_unit(p, head_index, 0), *output = output_unit(p, &output_param);
     struct where where = program_where(p, microbatch, head_index);
-    unit_unshard(head, &p->context, where, false);
-    if (output != head) unit_unshard(output, &p->context, program_where(p, microbatch, output->index), false);
+    unshard(p, head, where, false);
+    if (output != head) unshard(p, output, program_where(p, microbatch, output->index), false);
     struct head_weights weights = {unit_param_tensor(head, 0, storage_of(p)), unit_param_tensor(output, output_param, storage_of(p))};
     struct layer_context context = layer_context(p, mb);
     int64_t rows = rows_of(p);
@@ -256,12 +273,15 @@ void stage_forward(struct program *p, int microbatch)
     struct layer_context context = layer_context(p, mb);
     struct tensor x = mb->input;
     mb->layers = arena_zalloc(mb->arena, (size_t)p->units_count * sizeof *mb->layers);
+    int held = 0;
+    for (int m = 0; m < p->run->config->layout.microbatches; m++) held += p->microbatches[m].arena && p->microbatches[m].layers;
+    if (held > p->record->microbatches_peak) p->record->microbatches_peak = held;
     if (!p->is_first) record_sketches(p, microbatch, p->record->first_unit, SKETCH_FORWARD_IN, x);
     for (int i = 0; i < p->units_count; i++) {
         struct unit *unit = &p->units[i];
         if (unit->part || unit->index == model->layers + 1) continue;
         struct where where = program_where(p, microbatch, unit->index);
-        unit_unshard(unit, &p->context, where, false);
+        unshard(p, unit, where, false);
         struct tensor y = tensor_2d(arena_alloc(mb->arena, (size_t)(rows_of(p) * model->dim) * format_storage_bytes(storage_of(p))),
                                     storage_of(p), rows_of(p), model->dim);
         if (unit->index == 0) {
@@ -322,8 +342,8 @@ static void head_run_backward(struct program *p, int microbatch, struct microbat
     int output_param, head_index = unit_count(&p->run->config->model) - 1;
     struct unit *head = program_unit(p, head_index, 0), *output = output_unit(p, &output_param);
     struct where where = program_where(p, microbatch, head_index);
-    unit_unshard(head, &p->context, where, true);
-    if (output != head) unit_unshard(output, &p->context, program_where(p, microbatch, output->index), true);
+    unshard(p, head, where, true);
+    if (output != head) unshard(p, output, program_where(p, microbatch, output->index), true);
     struct head_weights weights = {unit_param_tensor(head, 0, storage_of(p)), unit_param_tensor(output, output_param, storage_of(p))};
     struct head_weights gradients = {unit_grad_tensor(head, 0, storage_of(p)), unit_grad_tensor(output, output_param, storage_of(p))};
     struct layer_context context = layer_context(p, mb);
@@ -366,7 +386,7 @@ void stage_backward(struct program *p, int microbatch)
         } else {
             void *probes;
             struct tensor dx = gradient_buffer(p, mb, &probes);
-            unit_unshard(unit, &p->context, where, true);
+            unshard(p, unit, where, true);
             struct layer_weights weights = weights_of(unit, storage_of(p), false), gradients = weights_of(unit, storage_of(p), true);
             struct arena_mark mark = arena_mark(mb->arena); /* what the weights' part needs of the input's dies with it */
             layer_backward_input(&context, dx, dy, &weights, mb->layers[i], mb->arena);

@@ -117,6 +117,7 @@ static void count_valid(struct record *record, const struct data *data)
     int batch = record->config.train.global_batch;
     for (int s = 0; s < record->config.train.steps; s++) valid[s] = data_count(data, (int64_t)s * batch, batch).valid;
     record->valid_due = valid;
+    record->steps_due = record->config.train.steps;
     loss_fill_cells(record, data);
 }
 

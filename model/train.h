@@ -18,6 +18,7 @@ struct train_options {
     const char *cpu_path, *gemm;           /* NULL: best, "fixed" */
     const char *coroutine;                 /* how ranks switch (sim/coroutine.h); NULL: the default */
     bool trace;
+    const bool *left_out;                  /* [steps]: loss scaling leaves exactly these updates out; NULL: it decides */
     volatile int *stop;                    /* may be NULL */
     /* Called on the loop's thread between rounds now and then; may be NULL. done of total in micro-batch actions. */
     void (*progress)(void *context, int64_t done, int64_t total); void *progress_context;

@@ -7,12 +7,16 @@
 
 #include "scenarios/result.h"
 
+/* The parallel run made once more under other circumstances. */
+struct repeat { const char *what; uint64_t digest[2]; };
+
 /* The two runs, and, where it was run, the same two at the other rung of the ladder. */
 struct evidence {
     const struct run_config *config;               /* the scenario's, parallel layout */
     const struct record *parallel, *standalone;
     const struct record *parallel_other, *standalone_other; /* NULL: not run */
     const struct comparison *comparison;           /* compare.h; NULL in a deadlock */
+    int repeats_count; const struct repeat *repeats; /* 0: made once only */
 };
 
 struct check_output;                               /* collects findings; see check_find */

@@ -81,6 +81,7 @@ static void compare_sequence(struct comparison *c, const struct sketch_table *st
         struct sketch_entry out_a = sketch_table_at(&c->sketches, step, sequence, unit, SKETCH_FORWARD_OUT);
         struct sketch_entry out_b = sketch_table_at(standalone, step, sequence, unit, SKETCH_FORWARD_OUT);
         if (out_a.fact && out_b.fact) compare_sketches(c, &c->forward[cell], out_a, out_b.fact, 1, grown * (unit + 1));
+        if (comparison_left_out(c->parallel, step) && comparison_left_out(c->standalone, step)) continue;
         out_a = sketch_table_at(&c->sketches, step, sequence, unit, SKETCH_BACKWARD_OUT);
         out_b = sketch_table_at(standalone, step, sequence, unit, SKETCH_BACKWARD_OUT);
         if (!out_a.fact || !out_b.fact || isnan(factor)) continue;

@@ -15,6 +15,7 @@
 #include "scenarios/compare.h"
 #include "scenarios/diagnosis.h"
 #include "scenarios/ladder.h"
+#include "sim/coroutine.h"
 
 struct run_pair { struct record *parallel, *standalone; };
 
@@ -39,6 +40,70 @@ static struct record *run_one(const struct scenario *scenario, const struct expe
     return record;
 }
 
+/* ---- updates that loss scaling leaves out ---- */
+
+static const struct scale_fact *scale_at(const struct record *record, int step)
+{
+    return facts_scale(&record->rank[0], step);
+}
+
+/* The first step in which one run leaves its update out and the other does not; -1: none. */
+static int decision_differs(const struct run_pair *pair)
+{
+    for (int step = 0; step < pair->parallel->config.train.steps; step++) {
+        const struct scale_fact *a = scale_at(pair->parallel, step), *b = scale_at(pair->standalone, step);
+        if (a && b && a->skipped != b->skipped) return step;
+    }
+    return -1;
+}
+
+/* Whether one run's overflow is near where the other's numbers are: what is cut into micro-batches or not makes sums of
+ * different length, so that one may pass the largest number of a format and the other not. Its reduced gradient, as it
+ * was before the scale was taken out, is then within 2^8 of that number. */
+static bool is_near_tie(const struct run_pair *pair, int step)
+{
+    const struct scale_fact *a = scale_at(pair->parallel, step), *b = scale_at(pair->standalone, step);
+    const struct scale_fact *finite = a->skipped ? b : a;
+    double largest = ldexp(1, format_traits[pair->parallel->config.precision.compute].exponent_max);
+    return finite->largest * finite->scale * 256 >= largest;
+}
+
+/* Every rank leaves out what it must by what the ranks found themselves. */
+static bool decides_by_rule(const struct record *record)
+{
+    for (int step = 0; step < record->config.train.steps; step++) {
+        bool found = false;
+        for (int r = 0; r < record->ranks; r++) {
+            const struct scale_fact *fact = facts_scale(&record->rank[r], step);
+            found = found || (fact && fact->found_here);
+        }
+        for (int r = 0; r < record->ranks; r++) {
+            const struct scale_fact *fact = facts_scale(&record->rank[r], step);
+            if (fact && fact->skipped != found) return false;
+        }
+    }
+    return true;
+}
+
+/* A left-out update is a discrete decision: where the runs differ in one by a near tie, the reference is made again with
+ * the parallel run's decisions, so that what follows can be compared. */
+static bool take_over_decisions(const struct scenario *scenario, const struct experiment_options *options,
+                                const struct precision *precision, const struct initial *initial, struct run_pair *pair,
+                                struct experiment_plans *plans, struct error *error)
+{
+    int step = decision_differs(pair), steps = pair->parallel->config.train.steps;
+    if (step < 0 || !decides_by_rule(pair->parallel) || !is_near_tie(pair, step)) return true;
+    bool *left_out = memory_zalloc((size_t)steps * sizeof *left_out);
+    for (int s = 0; s < steps; s++) left_out[s] = scale_at(pair->parallel, s) && scale_at(pair->parallel, s)->skipped;
+    struct experiment_options again = *options;
+    again.train.left_out = left_out;
+    record_free(pair->standalone);
+    site_plan_free(plans->standalone);
+    pair->standalone = run_one(scenario, &again, true, precision, initial, &plans->standalone, error);
+    free(left_out);
+    return pair->standalone != NULL;
+}
+
 static bool run_both(const struct scenario *scenario, const struct experiment_options *options, const struct precision *precision,
                      struct run_pair *ret_pair, struct experiment_plans *ret_plans, struct error *error)
 {
@@ -51,8 +116,11 @@ static bool run_both(const struct scenario *scenario, const struct experiment_op
     ret_pair->parallel = run_one(scenario, options, false, precision, initial, &ret_plans->parallel, error);
     if (ret_pair->parallel)
         ret_pair->standalone = run_one(scenario, options, true, precision, initial, &ret_plans->standalone, error);
+    bool good = ret_pair->standalone != NULL;
+    if (good && facts_finished(ret_pair->parallel) && facts_finished(ret_pair->standalone))
+        good = take_over_decisions(scenario, options, precision, initial, ret_pair, ret_plans, error);
     initial_free(initial);
-    return ret_pair->standalone != NULL;
+    return good;
 }
 
 static void free_plans(struct experiment_plans *plans)
@@ -119,6 +187,42 @@ static double wall_s(const struct record *record)
     return record ? record->wall_s : 0;
 }
 
+/* One CPU path below this one; NULL: there is none. */
+static const char *path_below(const char *path)
+{
+    return !strcmp(path, "avx512") ? "avx2" : !strcmp(path, "avx2") || !strcmp(path, "neon") ? "plain" : NULL;
+}
+
+static bool repeat_run(const struct result *result, const struct experiment_options *options, const char *what,
+                       struct repeat *ret_repeat, struct error *error)
+{
+    struct site_plan *plan = NULL;
+    struct record *record = run_one(result->scenario, options, false, &result->scenario->config.precision, NULL, &plan, error);
+    site_plan_free(plan);
+    if (!record) return false;
+    *ret_repeat = (struct repeat){what, {record->digest[0], record->digest[1]}};
+    record_free(record);
+    return true;
+}
+
+/* The parallel run once more, with all that must not matter changed. */
+static bool run_repeats(const struct result *result, const struct experiment_options *options, struct repeat repeats[2],
+                        int *ret_count, struct error *error)
+{
+    struct experiment_options other = *options;
+    const char *backend = coroutine_backend_at(1), *below = path_below(result->parallel->cpu_path);
+    other.train.interleave = options->train.interleave + 1;
+    other.train.threads = options->train.threads > 1 ? 1 : 2;
+    if (backend) other.train.coroutine = !strcmp(backend, result->parallel->coroutine) ? coroutine_backend_at(0) : backend;
+    *ret_count = 0;
+    if (!repeat_run(result, &other, "another order of ready ranks, number of threads and coroutine backend", &repeats[(*ret_count)++], error))
+        return false;
+    if (!below || strcmp(result->parallel->gemm, "fixed") != 0) return true;
+    other = *options;
+    other.train.cpu_path = below;
+    return repeat_run(result, &other, "another CPU path", &repeats[(*ret_count)++], error);
+}
+
 static bool judge(struct result *result, const struct experiment_options *options,
                   const struct check_selection *selection, const struct experiment_plans *plans, struct error *error)
 {
@@ -135,11 +239,14 @@ static bool judge(struct result *result, const struct experiment_options *option
         if (selection->deep || comparison_needs_other(comparison))
             good = run_other_rung(result, options, comparison, error);
     }
+    struct repeat repeats[2];
+    int repeats_count = 0;
+    if (good && selection->deep && finished) good = run_repeats(result, options, repeats, &repeats_count, error);
     if (good) {
         struct run_config config = result->scenario->config;
         config.train.steps = result->parallel->config.train.steps;
         struct evidence evidence = {&config, result->parallel, result->standalone, result->parallel_other,
-                                    result->standalone_other, comparison};
+                                    result->standalone_other, comparison, repeats_count, repeats};
         fill_steps(result, comparison);
         checks_run(&evidence, selection, result);
         result->verdict = verdict_of(result);

@@ -67,6 +67,7 @@ void exploded_cut(struct record *record, int step)
         CUT(rank->factors);
         CUT(rank->syncs);
         CUT(rank->norms);
+        CUT(rank->scales);
         CUT(rank->reports);
         CUT(rank->updates);
         CUT(rank->tensors);

@@ -230,10 +230,16 @@ static const struct factor_fact *find_factor(const struct rank_record *rank, con
     return NULL;
 }
 
+double facts_unscale(const struct rank_record *rank, int step)
+{
+    const struct scale_fact *scale = facts_scale(rank, step);
+    return scale ? scale->scale / scale->unscaled_by : 1;
+}
+
 double facts_grad_scale(const struct record *record, const struct rank_record *rank, int step, int unit)
 {
     const struct factor_fact *fact = find_factor(rank, &site_pp_grad_scale, step, unit);
-    return fact ? fact->value : facts_grad_scale_due(record, step);
+    return (fact ? fact->value : facts_grad_scale_due(record, step)) * facts_unscale(rank, step);
 }
 
 double facts_count_at_end(const struct record *record, const struct rank_record *rank, int step)

@@ -40,6 +40,8 @@ struct factor_numbers facts_numbers(const struct record *record, int data_rank, 
 struct factor_numbers facts_loss_numbers(const struct record *record, const struct rank_record *rank, const struct loss_fact *fact);
 /* What multiplies every gradient after its last reduction: as due in the step; as it was for this unit on this rank. */
 double facts_grad_scale_due(const struct record *record, int step);
+/* What is left of the loss scale in a reduced gradient: 1 where it was taken out as it was put in. */
+double facts_unscale(const struct rank_record *rank, int step);
 double facts_grad_scale(const struct record *record, const struct rank_record *rank, int step, int unit);
 /* N as this rank got it for that factor; as due where it took none. */
 double facts_count_at_end(const struct record *record, const struct rank_record *rank, int step);

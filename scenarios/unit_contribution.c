@@ -178,6 +178,7 @@ const struct site *unit_contribution_was_accumulated(const struct record *record
 
 const struct site *unit_contribution_grad_scale(const struct record *record, const struct rank_record *rank, int step)
 {
+    if (facts_unscale(rank, step) != 1) return &site_amp_unscale;
     struct factor_numbers numbers = loss_numbers_due(record, step, 0);
     double due = loss_value(loss_convention_of(&record->config)->grad_scale, &numbers);
     numbers.N = facts_count_at_end(record, rank, step);

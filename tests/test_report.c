@@ -170,6 +170,7 @@ static void set_up(void)
     for (int i = 0; i < D * M; i++) N += valid_of(i / M, i % M);
     for (int i = 0; i < STEPS; i++) due[i] = N;
     record.valid_due = due;
+    record.steps_due = STEPS;
     struct loss_cell *cells = arena_zalloc(arena, STEPS * D * M * sizeof *cells);
     for (int i = 0; i < STEPS * D * M; i++) {
         int64_t valid = valid_of(i % (D * M) / M, i % M);

@@ -9,4 +9,11 @@ static void compute(int pp, int microbatches, int stage, struct action_list *ret
     for (int m = 0; m < microbatches; m++) action_list_add(ret_list, ACTION_BACKWARD, stage, m);
 }
 
-const struct schedule schedule_gpipe = {"GPipe", "all forwards, then all backwards", compute};
+static int in_flight(int pp, int microbatches, int stage)
+{
+    (void)pp;
+    (void)stage;
+    return microbatches;
+}
+
+const struct schedule schedule_gpipe = {"GPipe", "all forwards, then all backwards", compute, in_flight};

@@ -3,9 +3,14 @@
  * Source: Narayanan et al. 2019 (PipeDream-flush); Megatron-LM; PyTorch Schedule1F1B. */
 #include "model/schedule.h"
 
+static int in_flight(int pp, int microbatches, int stage)
+{
+    return pp - stage < microbatches ? pp - stage : microbatches;
+}
+
 static void compute(int pp, int microbatches, int stage, struct action_list *ret_list)
 {
-    int warm = pp - stage < microbatches ? pp - stage : microbatches;
+    int warm = in_flight(pp, microbatches, stage);
     for (int m = 0; m < warm; m++) action_list_add(ret_list, ACTION_FORWARD, stage, m);
     for (int m = 0; m < microbatches; m++) {
         action_list_add(ret_list, ACTION_BACKWARD, stage, m);
@@ -14,5 +19,5 @@ static void compute(int pp, int microbatches, int stage, struct action_list *ret
 }
 
 const struct schedule schedule_one_forward_one_backward = {
-    "1F1B", "a warm-up, then one forward and one backward in turn", compute,
+    "1F1B", "a warm-up, then one forward and one backward in turn", compute, in_flight,
 };

@@ -121,7 +121,8 @@ static void run(const struct evidence *e, struct check_output *output)
         double due = sqrt(sum_of_squares(record, step, &all));
         for (int r = 0; r < record->ranks; r++) {
             const struct norm_fact *fact = facts_norm(&record->rank[r], step);
-            if (!fact) continue;
+            const struct scale_fact *scale = facts_scale(&record->rank[r], step);
+            if (!fact || (scale && scale->found)) continue; /* not finite, and known to be */
             if (all) check_norm(e, output, &record->rank[r], fact, due);
             check_coefficient(e, output, &record->rank[r], fact);
             if (all) check_equal(e, output, &record->rank[r], fact, due);

@@ -94,6 +94,13 @@ static void find_not_finite(const struct evidence *e, struct check_output *outpu
     check_find(output, &finding);
 }
 
+/* A scaled gradient that overflowed, which loss scaling found: precision holds what it did then. */
+static bool overflow_was_found(const struct record *record, int step)
+{
+    const struct scale_fact *scale = facts_scale(&record->rank[0], step);
+    return scale && scale->found;
+}
+
 /* Units whose output is not finite although what they got is; forward, then backward. */
 static void check_units(const struct evidence *e, struct check_output *output, const struct sketch_table *table,
                         int step)
@@ -108,6 +115,7 @@ static void check_units(const struct evidence *e, struct check_output *output, c
                 place_at_unit(&e->parallel->config, out.rank, step, out.fact->microbatch, unit), "the output");
         }
     }
+    if (overflow_was_found(e->parallel, step)) return;
     for (int unit = table->units - 1; unit >= 1; unit--) {
         for (int sequence = 0; sequence < table->sequences; sequence++) {
             struct sketch_entry out = sketch_table_at(table, step, sequence, unit, SKETCH_BACKWARD_OUT);
@@ -135,7 +143,7 @@ static void check_rank(const struct evidence *e, struct check_output *output, co
         check_value(output, 1, 0);
         check_find(output, &finding);
     }
-    for (int i = 0; i < rank->gradients.count; i++) {
+    for (int i = 0; i < rank->gradients.count && !overflow_was_found(e->parallel, step); i++) {
         const struct gradient_fact *fact = &rank->gradients.items[i];
         if (fact->step != step || fact->finite) continue;
         char name[32];

@@ -127,6 +127,26 @@ static void check_accumulate(const struct evidence *e, struct check_output *outp
     check_find(output, &finding);
 }
 
+/* The loss scale must leave the gradient as it came in. */
+static void check_unscale(const struct evidence *e, struct check_output *output, const struct rank_record *rank,
+                          const struct scale_fact *fact)
+{
+    double left = facts_unscale(rank, fact->step);
+    check_value(output, fabs(left - 1), limit);
+    if (fabs(left - 1) <= limit) return;
+    struct finding finding = finding_new(&site_amp_unscale, place_at(rank->rank, fact->step, -1));
+    struct ratio_sample sample = {facts_numbers(e->parallel, rank->data_rank, fact->step, -1), left};
+    struct ratio_form form = ratio_classify(&sample, 1, 'M', 2, 1e-12);
+    finding.expected = fact->scale;
+    finding.got = fact->unscaled_by;
+    finding.ratio_value = left;
+    snprintf(finding.ratio, sizeof finding.ratio, "%s", form.text);
+    finding_pattern(&finding, fact->unscaled_by == 1 ? "scale-left" : fact->scale == 1 ? "scale-never-applied" : form.text);
+    finding_say(&finding, "rank %d multiplies the loss of step %d by %g and divides its gradients by %g", rank->rank, fact->step,
+                fact->scale, fact->unscaled_by);
+    check_find(output, &finding);
+}
+
 /* The ledger's own scale against the product of the declared factors. */
 static void check_ledger(const struct evidence *e, struct check_output *output, const struct rank_record *rank,
                          const struct gradient_fact *fact)
@@ -178,6 +198,7 @@ static void run(const struct evidence *e, struct check_output *output)
             forms[factor] = loss_factor_form(record, step, (enum loss_factor)factor);
         for (int r = 0; r < record->ranks; r++) {
             const struct rank_record *rank = &record->rank[r];
+            if (facts_scale(rank, step)) check_unscale(e, output, rank, facts_scale(rank, step));
             for (int i = 0; i < rank->losses.count; i++) {
                 if (rank->losses.items[i].step == step) check_loss(e, output, rank, &rank->losses.items[i], forms);
             }

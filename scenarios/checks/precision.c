@@ -1,0 +1,214 @@
+/* precision: every store and every reduction happens in the format that the scenario declares.
+ *
+ *   on the wire   the format of each call, from the communicator's own counts: unshard in precision.param, gradients in
+ *                 reduce, activations in residual, what is counted or reported in its storage
+ *   in memory     reduced gradients, and parameters after an update, are held to the coarsest format that they
+ *                 declare to go through: no value needs more significant bits (a store that was not rounded), and some value needs
+ *                 nearly all of them (a store that was rounded to less; of 64 values the chance that all end in three
+ *                 zero bits is 2^-192)
+ *   in the sum    a micro-batch's loss is the sum of its tokens' losses, in fp64
+ *   loss scale    one scale on all ranks; what is not finite anywhere is found everywhere, and its update left out
+ * Limits: exact, but for the loss' sum (1e-12 relative to the sum of magnitudes). Sites: that of the call, of the reduction,
+ * optimizer.update, loss.sum, amp.*. */
+#include <math.h>
+#include <string.h>
+
+#include "model/loss_convention.h"
+#include "model/sites.h"
+#include "scenarios/check.h"
+#include "scenarios/facts.h"
+
+/* ---- on the wire ---- */
+
+static bool declared_format(const struct run_config *config, const char *purpose, enum format *ret)
+{
+    const struct precision *p = &config->precision;
+    const struct { const struct site *site; enum format format; } due[] = {
+        {&site_fsdp_unshard, p->param},          {&site_pp_send_activation, p->residual},
+        {&site_pp_send_grad, p->residual},       {&site_fsdp_reduce_grad, p->reduce},
+        {&site_dp_all_reduce_grad, p->reduce},   {&site_hsdp_replicate_reduce, p->reduce},
+        {&site_tied_grad_reduce, p->reduce},     {&site_loss_token_count_reduce, FORMAT_FP64},
+        {&site_loss_report_reduce, FORMAT_FP64}, {&site_loss_report_broadcast, loss_convention_of(config)->logged_format},
+        {&site_clip_norm_reduce, FORMAT_FP64},   {&site_amp_found_inf_reduce, FORMAT_FP64},
+    };
+    for (size_t i = 0; i < sizeof due / sizeof due[0]; i++) {
+        if (strcmp(due[i].site->name, purpose) != 0) continue;
+        *ret = due[i].format;
+        return true;
+    }
+    return false;
+}
+
+static void check_wire(const struct evidence *e, struct check_output *output, const struct rank_record *rank)
+{
+    for (int i = 0; rank->communicator && i < communicator_traffic_count(rank->communicator); i++) {
+        const struct traffic *t = communicator_traffic(rank->communicator, i);
+        enum format due;
+        if (!declared_format(&e->parallel->config, t->purpose, &due) || t->format == due) continue;
+        struct finding finding = finding_new(model_site_find(t->purpose), place_at(rank->rank, 0, -1));
+        finding.expected = format_traits[due].significand_bits;
+        finding.got = format_traits[t->format].significand_bits;
+        finding_pattern(&finding, "wrong-format");
+        finding_say(&finding, "rank %d moves %s in %s where %s is declared", rank->rank, t->purpose, format_traits[t->format].name,
+                    format_traits[due].name);
+        check_value(output, 1, 0);
+        check_find(output, &finding);
+    }
+}
+
+/* ---- in memory ---- */
+
+/* Significant bits that a number needs, from its highest to its lowest one. */
+static int bits_of(double value)
+{
+    int exponent;
+    if (value == 0 || !isfinite(value)) return 0;
+    int64_t mantissa = (int64_t)ldexp(frexp(fabs(value), &exponent), 53);
+    return 53 - __builtin_ctzll((unsigned long long)mantissa);
+}
+
+struct bits { int64_t values; int most; };
+
+static struct bits bits_in(const struct record *record, const struct tensor_fact *fact)
+{
+    struct bits bits = {0};
+    for (int64_t i = 0; i < fact->elements; i++) {
+        int n = bits_of(format_get(fact->data, (size_t)i, run_storage(&record->config)));
+        bits.values += n > 0;
+        if (n > bits.most) bits.most = n;
+    }
+    return bits;
+}
+
+static int bits_declared(const struct precision *p, enum tensor_kind kind)
+{
+    int a = format_traits[kind == TENSOR_PARAM ? p->master : p->reduce].significand_bits,
+        b = format_traits[kind == TENSOR_PARAM ? p->master : p->accumulate].significand_bits;
+    return a < b ? a : b;
+}
+
+/* Below this a healthy tensor of 64 values does not fall: products of two narrow numbers have few bits themselves. */
+static int bits_least(const struct precision *p, enum tensor_kind kind)
+{
+    int declared = bits_declared(p, kind), products = 2 * format_traits[p->compute].significand_bits;
+    return (kind == TENSOR_GRADIENT && products < declared ? products : declared) - 3;
+}
+
+static void find_store(const struct evidence *e, struct check_output *output, int rank, const struct tensor_fact *fact, int most)
+{
+    const struct run_config *config = &e->parallel->config;
+    bool gradient = fact->kind == TENSOR_GRADIENT;
+    int declared = bits_declared(&config->precision, fact->kind);
+    struct finding finding = finding_new(gradient ? facts_reduction_site(config) : &site_optimizer_update,
+                                         place_at_unit(config, rank, fact->step, -1, fact->unit));
+    finding.place.param = e->parallel->params.params[fact->param].info.name;
+    finding.expected = declared;
+    finding.got = most;
+    finding_pattern(&finding, most > declared ? "not-rounded" : "rounded");
+    finding_say(&finding, "in step %d the %s of %s on rank %d has at most %d significant bits where %d are declared", fact->step,
+                gradient ? "gradient" : "value", finding.place.param, rank, most, declared);
+    check_value(output, 1, 0);
+    check_find(output, &finding);
+}
+
+/* Values that were narrow before stay so where nothing is added to them. */
+static bool was_narrow(const struct record *record, const struct rank_record *rank, const struct tensor_fact *like)
+{
+    for (int i = 0; i < rank->tensors.count; i++) {
+        const struct tensor_fact *fact = &rank->tensors.items[i];
+        if (fact->kind != TENSOR_PARAM || fact->step != like->step - 1 || fact->param != like->param ||
+            fact->unit != like->unit || fact->first != like->first) continue;
+        return bits_in(record, fact).most < bits_least(&record->config.precision, TENSOR_PARAM);
+    }
+    return true;
+}
+
+static void check_stores(const struct evidence *e, struct check_output *output, const struct rank_record *rank)
+{
+    const struct record *record = e->parallel;
+    const struct precision *p = &record->config.precision;
+    for (int i = 0; i < rank->tensors.count; i++) {
+        const struct tensor_fact *fact = &rank->tensors.items[i];
+        if (fact->step < 0) continue;
+        struct bits bits = bits_in(record, fact);
+        bool above = bits.most > bits_declared(p, fact->kind);
+        bool below = bits.values >= 64 && bits.most < bits_least(p, fact->kind);
+        if (below && fact->kind == TENSOR_PARAM && was_narrow(record, rank, fact)) below = false;
+        if (above || below) find_store(e, output, rank->rank, fact, bits.most);
+    }
+}
+
+/* ---- in the sum ---- */
+
+static void check_loss_sum(const struct evidence *e, struct check_output *output, const struct rank_record *rank,
+                           const struct loss_fact *fact)
+{
+    double sum = 0, magnitudes = 0;
+    for (int64_t t = 0; t < fact->token_count; t++) {
+        sum += fact->token_loss[t];
+        magnitudes += fabs(fact->token_loss[t]);
+    }
+    double error = sum == fact->loss_sum ? 0 : fabs(fact->loss_sum - sum) / fmax(magnitudes, 1e-300);
+    if (!isfinite(magnitudes)) return;
+    check_value(output, error, 1e-12);
+    if (error <= 1e-12) return;
+    struct finding finding = finding_new(&site_loss_sum, place_at(rank->rank, fact->step, fact->microbatch));
+    finding.expected = sum;
+    finding.got = fact->loss_sum;
+    finding_pattern(&finding, "rounded");
+    finding_say(&finding, "rank %d adds the %lld token losses of micro-batch %d in step %d up to %.9g; in fp64 they are %.9g",
+                rank->rank, (long long)fact->valid, fact->microbatch, fact->step, fact->loss_sum, sum);
+    (void)e;
+    check_find(output, &finding);
+}
+
+/* ---- loss scale ---- */
+
+static bool found_anywhere(const struct record *record, int step)
+{
+    for (int r = 0; r < record->ranks; r++) {
+        const struct scale_fact *fact = facts_scale(&record->rank[r], step);
+        if (fact && fact->found_here) return true;
+    }
+    return false;
+}
+
+static void check_scale(const struct evidence *e, struct check_output *output, const struct rank_record *rank,
+                        const struct scale_fact *fact)
+{
+    const struct record *record = e->parallel;
+    const struct scale_fact *first = facts_scale(&record->rank[0], fact->step);
+    bool due = found_anywhere(record, fact->step), dynamic = record->config.train.loss_scale.kind == LOSS_SCALING_DYNAMIC;
+    const struct site *site = fact->found != due                ? &site_amp_found_inf_reduce
+                              : dynamic && fact->skipped != due ? &site_amp_skip_step
+                              : first && first->scale != fact->scale ? &site_amp_unscale
+                                                                     : NULL;
+    check_value(output, site != NULL, 0);
+    if (!site) return;
+    struct finding finding = finding_new(site, place_at(rank->rank, fact->step, -1));
+    finding_pattern(&finding, site == &site_amp_unscale ? "copies-differ" : "not-agreed");
+    finding_say(&finding, "rank %d %s in step %d, and a gradient that is not finite is %son some rank (scale %g)", rank->rank,
+                fact->skipped ? "leaves its update out" : "updates", fact->step, due ? "" : "not ", fact->scale);
+    check_find(output, &finding);
+}
+
+static void run(const struct evidence *e, struct check_output *output)
+{
+    const struct record *record = e->parallel;
+    check_value(output, 0, 0);
+    for (int r = 0; r < record->ranks; r++) {
+        const struct rank_record *rank = &record->rank[r];
+        check_wire(e, output, rank);
+        check_stores(e, output, rank);
+        for (int i = 0; i < rank->losses.count; i++) check_loss_sum(e, output, rank, &rank->losses.items[i]);
+        for (int i = 0; i < rank->scales.count; i++) check_scale(e, output, rank, &rank->scales.items[i]);
+    }
+}
+
+const struct check check_precision = {
+    .id = "precision",
+    .proves = "every store and every reduction happens in the format that is declared, read off the calls and the numbers; "
+              "a loss scale is one on all ranks, and all leave out the same updates",
+    .tier = "default",
+    .run = run,
+};
