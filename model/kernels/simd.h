@@ -192,4 +192,52 @@ SIMD_ELEMENTS(f64, double)
 SIMD_PART(f32, float, ps)
 SIMD_PART(f64, double, pd)
 
+/* The same with the mask made once, for loops: mask_first(count), 0 <= count <= width, then load_mask, store_mask. */
+#if SIMD_LEVEL == 2
+#define SIMD_MASKED(T, real, S, bits) \
+    typedef __mmask##bits mask_##T; \
+    SIMD_INLINE mask_##T mask_first_##T(int64_t count) \
+    { \
+        return (mask_##T)((1u << count) - 1); \
+    } \
+    SIMD_INLINE vec_##T vec_load_mask_##T(const real *p, mask_##T mask) \
+    { \
+        return _mm512_maskz_loadu_##S(mask, p); \
+    } \
+    SIMD_INLINE void vec_store_mask_##T(real *p, vec_##T v, mask_##T mask) \
+    { \
+        _mm512_mask_storeu_##S(p, mask, v); \
+    }
+SIMD_MASKED(f32, float, ps, 16)
+SIMD_MASKED(f64, double, pd, 8)
+#else
+#if SIMD_LEVEL == 1
+#define SIMD_MASK_OF(T, count) SIMD_MASK(T, count)
+#define SIMD_MASK_TYPE(T) __m256i
+#define SIMD_LOAD_BY(T, S, p, mask) SIMD_MM(maskload_##S)(p, mask)
+#define SIMD_STORE_BY(T, S, p, mask, v) SIMD_MM(maskstore_##S)(p, mask, v)
+#else
+#define SIMD_MASK_OF(T, count) (count)
+#define SIMD_MASK_TYPE(T) int64_t
+#define SIMD_LOAD_BY(T, S, p, mask) simd_load_elements_##T(p, mask)
+#define SIMD_STORE_BY(T, S, p, mask, v) simd_store_elements_##T(p, mask, v)
+#endif
+#define SIMD_MASKED(T, real, S) \
+    typedef SIMD_MASK_TYPE(T) mask_##T; \
+    SIMD_INLINE mask_##T mask_first_##T(int64_t count) \
+    { \
+        return SIMD_MASK_OF(T, count); \
+    } \
+    SIMD_INLINE vec_##T vec_load_mask_##T(const real *p, mask_##T mask) \
+    { \
+        return SIMD_LOAD_BY(T, S, p, mask); \
+    } \
+    SIMD_INLINE void vec_store_mask_##T(real *p, vec_##T v, mask_##T mask) \
+    { \
+        SIMD_STORE_BY(T, S, p, mask, v); \
+    }
+SIMD_MASKED(f32, float, ps)
+SIMD_MASKED(f64, double, pd)
+#endif
+
 #endif
