@@ -62,6 +62,10 @@ static void block(const struct product *g, int64_t row, int64_t rows, int64_t p,
         strip.a = packed, strip.lda = A_STRIDE, strip.a_transposed = true;
         for (int64_t i = 0; i < rows; i += strip.rows) {
             strip.rows = tile_rows(rows - i);
+            for (int64_t next = strip.rows; next < 2 * strip.rows && i + next < rows; next++) {
+                __builtin_prefetch(strip.c + next * g->ldc, 1);
+                __builtin_prefetch(strip.c + next * g->ldc + VEC_WIDTH, 1);
+            }
             tile_strip(&strip);
             strip.a += depth * A_STRIDE;
             strip.c += strip.rows * g->ldc;
@@ -84,7 +88,8 @@ void FN(gemm)(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t 
     const int64_t depth_max = k < K_BLOCK ? k : K_BLOCK;
     g.pack_b = transpose_b || m > B_ROWS;
     g.pack_a = n > 2 * PANEL && (m * depth_max * (int64_t)sizeof(real) > A_BYTES);
-    const int64_t rows_max = g.pack_a ? TILES_BLOCK * TILE_ROWS_MAX : m;
+    const int64_t blocks = g.pack_a ? (m + TILES_BLOCK * TILE_ROWS_MAX - 1) / (TILES_BLOCK * TILE_ROWS_MAX) : 1;
+    const int64_t rows_max = (m + blocks - 1) / blocks;
     for (int64_t p = 0; p < k; p += K_BLOCK) {
         const int64_t depth = k - p < K_BLOCK ? k - p : K_BLOCK;
         for (int64_t row = 0; row < m; row += rows_max)

@@ -107,6 +107,9 @@ static void strip_ranged(const struct strip *strip)
 
 /* ---- tiles all of whose rows take part in all of k ---- */
 
+/* Keeps the compiler from computing the address of every row of C ahead, which takes longer than a small tile. */
+#define TILE_STEP(pointer) __asm__("" : "+r"(pointer))
+
 /* edge: the last vector of B and C has fewer columns. A tile of 14 x 2 vectors fills the 32 registers of AVX-512 with
  * its sums, two of B and one number of A. Rows of A as it lies are reached from every third of them, as a processor
  * adds one or two times lda to an address for free. */
@@ -119,13 +122,23 @@ SIMD_SPECIALIZE void tile(const int rows, const int vecs, const bool a_transpose
     const real *a[(TILE_ROWS_MAX + 2) / 3], *b = strip->b;
     real *c = strip->c + row * ldc;
     vec sums[TILE_ROWS_MAX][2];
-    SIMD_UNROLL(14)
-    for (int i = 0; i < rows; i++)
-        SIMD_UNROLL(2)
-        for (int v = 0; v < vecs; v++)
-            sums[i][v] = !strip->accumulate      ? vec_set(0)
-                         : edge && v == vecs - 1 ? vec_load_mask(c + i * ldc + v * VEC_WIDTH, mask)
-                                                 : vec_load(c + i * ldc + v * VEC_WIDTH);
+    if (strip->accumulate) {
+        SIMD_UNROLL(14)
+        for (int i = 0; i < rows; i++) {
+            SIMD_UNROLL(2)
+            for (int v = 0; v < vecs; v++)
+                sums[i][v] = edge && v == vecs - 1 ? vec_load_mask(c + v * VEC_WIDTH, mask) : vec_load(c + v * VEC_WIDTH);
+            c += ldc;
+            TILE_STEP(c);
+        }
+        c = strip->c + row * ldc;
+    } else {
+        SIMD_UNROLL(14)
+        for (int i = 0; i < rows; i++)
+            SIMD_UNROLL(2)
+            for (int v = 0; v < vecs; v++)
+                sums[i][v] = vec_set(0);
+    }
     SIMD_UNROLL(5)
     for (int g = 0; g < (rows + 2) / 3; g++)
         a[g] = a_transposed ? strip->a + row + 3 * g : strip->a + (row + 3 * g) * lda;
@@ -147,13 +160,16 @@ SIMD_SPECIALIZE void tile(const int rows, const int vecs, const bool a_transpose
         b += ldb;
     }
     SIMD_UNROLL(14)
-    for (int i = 0; i < rows; i++)
+    for (int i = 0; i < rows; i++) {
         SIMD_UNROLL(2)
         for (int v = 0; v < vecs; v++)
             if (edge && v == vecs - 1)
-                vec_store_mask(c + i * ldc + v * VEC_WIDTH, sums[i][v], mask);
+                vec_store_mask(c + v * VEC_WIDTH, sums[i][v], mask);
             else
-                vec_store(c + i * ldc + v * VEC_WIDTH, sums[i][v]);
+                vec_store(c + v * VEC_WIDTH, sums[i][v]);
+        c += ldc;
+        TILE_STEP(c);
+    }
 }
 
 #define TILE_FUNCTION(rows, vecs, layout, edge) \
