@@ -142,6 +142,7 @@ SIMD_SPECIALIZE void tile(const int rows, const int vecs, const bool a_transpose
     SIMD_UNROLL(5)
     for (int g = 0; g < (rows + 2) / 3; g++)
         a[g] = a_transposed ? strip->a + row + 3 * g : strip->a + (row + 3 * g) * lda;
+    SIMD_UNROLL(4)
     for (int64_t p = 0; p < k; p++) {
         vec right[2];
         SIMD_UNROLL(2)
@@ -196,7 +197,6 @@ TILES(TILE)
 /* [rows - 1][two vectors][A transposed][edge] */
 static void (*const tiles[TILE_ROWS_MAX][2][2][2])(const struct strip *, int64_t row) = {TILES(TILE_LINE)};
 
-/* As many tiles as it takes, of nearly equal height: a tile of a row or two waits for its own sums. */
 void tile_strip(const struct strip *strip)
 {
     if (strip->first) {
@@ -226,28 +226,30 @@ SIMD_INLINE __m128i load_piece(const real *from, int64_t count)
 #endif
 }
 
-/* Pieces of rows r, r + PART, r + 2 PART, ... side by side in one register; `at` says where each row begins. */
-SIMD_INLINE vec gather_pieces(const real *from, const int64_t at[VEC_WIDTH], int r, int64_t count)
+/* Pieces of rows r, r + PART, r + 2 PART, ... side by side in one register: `at[i]` says where row i PART begins,
+ * seen from row[r]. */
+SIMD_INLINE vec gather_pieces(const real *row, const int64_t *at, int64_t count)
 {
 #if SIMD_LEVEL == 2
-    __m512i v = _mm512_castsi128_si512(load_piece(from + at[r], count));
-    v = _mm512_inserti32x4(v, load_piece(from + at[r + PART], count), 1);
-    v = _mm512_inserti32x4(v, load_piece(from + at[r + 2 * PART], count), 2);
-    return (vec)_mm512_inserti32x4(v, load_piece(from + at[r + 3 * PART], count), 3);
+    __m512i v = _mm512_castsi128_si512(load_piece(row + at[0], count));
+    v = _mm512_inserti32x4(v, load_piece(row + at[1], count), 1);
+    v = _mm512_inserti32x4(v, load_piece(row + at[2], count), 2);
+    return (vec)_mm512_inserti32x4(v, load_piece(row + at[3], count), 3);
 #else
-    __m256i v = _mm256_castsi128_si256(load_piece(from + at[r], count));
-    return (vec)_mm256_inserti128_si256(v, load_piece(from + at[r + PART], count), 1);
+    __m256i v = _mm256_castsi128_si256(load_piece(row + at[0], count));
+    return (vec)_mm256_inserti128_si256(v, load_piece(row + at[1], count), 1);
 #endif
 }
 
-/* PART rows of the panel from VEC_WIDTH rows of what is transposed: a transpose within the 128-bit lanes. */
-SIMD_INLINE void transpose_pieces(real *to, int64_t stride, const real *from, const int64_t at[VEC_WIDTH], int64_t count,
-                                  bool whole, ivec keep)
+/* PART rows of the panel from VEC_WIDTH rows of what is transposed: a transpose within the 128-bit lanes. Row r + i PART
+ * of those begins at row[r] + at[r][i]. */
+SIMD_INLINE void transpose_pieces(real *to, int64_t stride, const real *const row_at[PART],
+                                  const int64_t *const at[PART], int64_t p, int64_t count, bool whole, ivec keep)
 {
     vec row[PART];
 #if VARIANT_BITS == 32
-    vec r0 = gather_pieces(from, at, 0, count), r1 = gather_pieces(from, at, 1, count);
-    vec r2 = gather_pieces(from, at, 2, count), r3 = gather_pieces(from, at, 3, count);
+    vec r0 = gather_pieces(row_at[0] + p, at[0], count), r1 = gather_pieces(row_at[1] + p, at[1], count);
+    vec r2 = gather_pieces(row_at[2] + p, at[2], count), r3 = gather_pieces(row_at[3] + p, at[3], count);
     vec t0 = SIMD_MM(unpacklo_ps)(r0, r1), t1 = SIMD_MM(unpackhi_ps)(r0, r1);
     vec t2 = SIMD_MM(unpacklo_ps)(r2, r3), t3 = SIMD_MM(unpackhi_ps)(r2, r3);
     row[0] = SIMD_MM(shuffle_ps)(t0, t2, 0x44);
@@ -255,14 +257,14 @@ SIMD_INLINE void transpose_pieces(real *to, int64_t stride, const real *from, co
     row[2] = SIMD_MM(shuffle_ps)(t1, t3, 0x44);
     row[3] = SIMD_MM(shuffle_ps)(t1, t3, 0xee);
 #else
-    vec r0 = gather_pieces(from, at, 0, count), r1 = gather_pieces(from, at, 1, count);
+    vec r0 = gather_pieces(row_at[0] + p, at[0], count), r1 = gather_pieces(row_at[1] + p, at[1], count);
     row[0] = SIMD_MM(unpacklo_pd)(r0, r1);
     row[1] = SIMD_MM(unpackhi_pd)(r0, r1);
 #endif
     SIMD_UNROLL(4)
     for (int i = 0; i < PART; i++)
         if (i < count)
-            vec_store(to + i * stride, whole ? row[i] : (vec)((ivec)row[i] & keep));
+            vec_store(to + (p + i) * stride, whole ? row[i] : (vec)((ivec)row[i] & keep));
 }
 #endif
 
@@ -271,17 +273,27 @@ SIMD_SPECIALIZE void pack_transposed(const bool whole, real *to, int64_t stride,
                                      const real *from, int64_t ld)
 {
 #if SIMD_LEVEL > 0
-    int64_t at[VEC_WIDTH];
+    enum { PIECES = VEC_WIDTH / PART };
+    int64_t offsets[PART][PIECES];
+    const int64_t *at[PART];
+    const real *row[PART];
     ivec keep = {0};
-    for (int j = 0; j < VEC_WIDTH; j++) {
-        at[j] = (whole || j < columns ? j : columns - 1) * ld;
-        keep[j] = j < columns ? -1 : 0;
+    SIMD_UNROLL(4)
+    for (int r = 0; r < PART; r++) {
+        SIMD_UNROLL(4)
+        for (int i = 0; i < PIECES; i++) {
+            const int64_t j = r + i * PART;
+            offsets[r][i] = whole ? i * PART * ld : (j < columns ? j : columns - 1) * ld;
+            keep[j] = j < columns ? -1 : 0;
+        }
+        row[r] = whole ? from + r * ld : from;
+        at[r] = offsets[whole ? 0 : r];
     }
     int64_t p = 0;
     for (; p + PART <= k; p += PART)
-        transpose_pieces(to + p * stride, stride, from + p, at, PART, whole, keep);
+        transpose_pieces(to, stride, row, at, p, PART, whole, keep);
     if (p < k)
-        transpose_pieces(to + p * stride, stride, from + p, at, k - p, whole, keep);
+        transpose_pieces(to, stride, row, at, p, k - p, whole, keep);
 #else
     for (int64_t p = 0; p < k; p++)
         for (int64_t j = 0; j < VEC_WIDTH; j++)

@@ -15,11 +15,11 @@ enum {
     TILE_ROWS = SIMD_LEVEL == 2 ? 12 : SIMD_LEVEL == 1 ? 6 : 4, /* ranged */
 };
 
-/* The height of the next tile where so many rows are left: as few tiles as it takes, of nearly equal height. */
+/* The height of the next tile where so many rows are left: full ones, but the last two share what is left for them, as
+ * a tile of a row or two waits for its own sums. */
 SIMD_INLINE int64_t tile_rows(int64_t left)
 {
-    const int64_t tiles = (left + TILE_ROWS_MAX - 1) / TILE_ROWS_MAX;
-    return (left + tiles - 1) / tiles;
+    return left >= 2 * TILE_ROWS_MAX ? TILE_ROWS_MAX : left > TILE_ROWS_MAX ? (left + 1) / 2 : left;
 }
 
 /* A: element (i, p) at a[i * lda + p], or a[p * lda + i] if transposed. B: row p at b + p * ldb; not ranged, no
