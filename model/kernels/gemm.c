@@ -14,12 +14,16 @@
 #include "model/kernels/tile.h"
 
 enum {
-    K_BLOCK = 256,
-    A_STRIDE = (TILE_ROWS_MAX + VEC_WIDTH - 1) / VEC_WIDTH * VEC_WIDTH, /* of a packed tile of A */
+#ifndef KB
+#define KB 256
+#define BR 72
+#define AB 40
+#endif
+    K_BLOCK = KB,
     PANEL_BYTES = K_BLOCK * PANEL * sizeof(real),
-    TILES_BLOCK = (KERNEL_WORKSPACE_BYTES - PANEL_BYTES) / (K_BLOCK * A_STRIDE * sizeof(real)),
+    TILES_BLOCK = (KERNEL_WORKSPACE_BYTES - PANEL_BYTES) / (K_BLOCK * TILE_STRIDE * sizeof(real)),
     /* where packing begins to pay */
-    B_ROWS = 72, A_BYTES = 40 * 1024,
+    B_ROWS = BR, A_BYTES = AB * 1024,
 };
 _Static_assert(TILES_BLOCK >= 4, "a panel of B and some tiles of A fit the workspace");
 
@@ -32,6 +36,19 @@ struct product {
     bool pack_a, pack_b;
 };
 
+/* Asks for a share of what the next panel of B is packed from, while this one is multiplied: rows of C [i, i + count)
+ * of `rows`. Stored rows of B lie far apart, and no processor guesses the next panel from them. */
+static void fetch_panel(const struct product *g, int64_t p, int64_t depth, int64_t j, int64_t i, int64_t count, int64_t rows)
+{
+    enum { LINE = 64 / sizeof(real) };
+    const int64_t columns = g->n - j < PANEL ? g->n - j : PANEL;
+    const int64_t lines = g->transpose_b ? columns : depth, width = g->transpose_b ? depth : columns;
+    const real *b = g->transpose_b ? g->b + j * g->ldb + p : g->b + p * g->ldb + j;
+    for (int64_t line = lines * i / rows; line < lines * (i + count) / rows; line++)
+        for (int64_t at = 0; at < width; at += LINE)
+            __builtin_prefetch(b + line * g->ldb + at, 0, 2);
+}
+
 /* Rows [row, row + rows) of C by `depth` of k from p on, all columns. */
 static void block(const struct product *g, int64_t row, int64_t rows, int64_t p, int64_t depth, bool accumulate)
 {
@@ -40,9 +57,9 @@ static void block(const struct product *g, int64_t row, int64_t rows, int64_t p,
     struct strip strip = {.accumulate = accumulate, .k = depth, .ldc = g->ldc};
     if (g->pack_a) {
         real *tile = packed;
-        for (int64_t i = 0, count; i < rows; i += count, tile += depth * A_STRIDE) {
+        for (int64_t i = 0, count; i < rows; i += count, tile += depth * TILE_STRIDE) {
             count = tile_rows(rows - i);
-            tile_pack(tile, A_STRIDE, !g->transpose_a, depth, count, g->transpose_a ? a + i : a + i * g->lda, g->lda);
+            tile_pack(tile, TILE_STRIDE, !g->transpose_a, depth, count, g->transpose_a ? a + i : a + i * g->lda, g->lda);
         }
     }
     for (int64_t j = 0; j < g->n; j += PANEL) {
@@ -59,15 +76,17 @@ static void block(const struct product *g, int64_t row, int64_t rows, int64_t p,
             tile_strip(&strip);
             continue;
         }
-        strip.a = packed, strip.lda = A_STRIDE, strip.a_transposed = true;
+        strip.a = packed;
         for (int64_t i = 0; i < rows; i += strip.rows) {
             strip.rows = tile_rows(rows - i);
             for (int64_t next = strip.rows; next < 2 * strip.rows && i + next < rows; next++) {
                 __builtin_prefetch(strip.c + next * g->ldc, 1);
                 __builtin_prefetch(strip.c + next * g->ldc + VEC_WIDTH, 1);
             }
-            tile_strip(&strip);
-            strip.a += depth * A_STRIDE;
+            if (j + PANEL < g->n)
+                fetch_panel(g, p, depth, j + PANEL, i, strip.rows, rows);
+            tile_packed(&strip);
+            strip.a += depth * TILE_STRIDE;
             strip.c += strip.rows * g->ldc;
         }
     }
@@ -86,8 +105,8 @@ void FN(gemm)(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t 
     if (m == 0 || n == 0)
         return;
     const int64_t depth_max = k < K_BLOCK ? k : K_BLOCK;
-    g.pack_b = transpose_b || m > B_ROWS;
-    g.pack_a = n > 2 * PANEL && (m * depth_max * (int64_t)sizeof(real) > A_BYTES);
+    g.pack_a = n > 2 * PANEL && m * depth_max * (int64_t)sizeof(real) > A_BYTES;
+    g.pack_b = g.pack_a || transpose_b || m > B_ROWS;
     const int64_t blocks = g.pack_a ? (m + TILES_BLOCK * TILE_ROWS_MAX - 1) / (TILES_BLOCK * TILE_ROWS_MAX) : 1;
     const int64_t rows_max = (m + blocks - 1) / blocks;
     for (int64_t p = 0; p < k; p += K_BLOCK) {

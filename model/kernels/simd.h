@@ -44,7 +44,8 @@
 #else
 #define SIMD_SANITIZED 0
 #endif
-#define SIMD_PRAGMA(text) _Pragma(#text)
+#define SIMD_PRAGMA(text) SIMD_PRAGMA_2(text)
+#define SIMD_PRAGMA_2(text) _Pragma(#text)
 #if SIMD_SANITIZED
 #define SIMD_UNROLL(n)
 #define SIMD_SPECIALIZE static __attribute__((noinline))

@@ -110,16 +110,44 @@ static void strip_ranged(const struct strip *strip)
 /* Keeps the compiler from computing the address of every row of C ahead, which takes longer than a small tile. */
 #define TILE_STEP(pointer) __asm__("" : "+r"(pointer))
 
+/* How a tile finds A: in rows, in columns (transposed), or packed beside a packed panel of B. */
+enum tile_layout { TILE_ROWS_OF_A, TILE_COLUMNS_OF_A, TILE_PACKED };
+
 /* edge: the last vector of B and C has fewer columns. A tile of 14 x 2 vectors fills the 32 registers of AVX-512 with
  * its sums, two of B and one number of A. Rows of A as it lies are reached from every third of them, as a processor
  * adds one or two times lda to an address for free. */
-SIMD_SPECIALIZE void tile(const int rows, const int vecs, const bool a_transposed, const bool edge,
+enum { TILE_UNROLL = SIMD_LEVEL > 0 ? 4 : 1, TILE_GROUPS = (TILE_ROWS_MAX + 2) / 3 };
+
+/* One number of k. */
+SIMD_SPECIALIZE void tile_step(const int rows, const int vecs, const enum tile_layout layout, const bool edge,
+                               vec sums[TILE_ROWS_MAX][2], const real *a[TILE_GROUPS], const real **b, int64_t lda,
+                               int64_t ldb, vec_mask mask)
+{
+    vec right[2];
+    SIMD_UNROLL(2)
+    for (int v = 0; v < vecs; v++)
+        right[v] = edge && v == vecs - 1 ? vec_load_mask(*b + v * VEC_WIDTH, mask) : vec_load(*b + v * VEC_WIDTH);
+    SIMD_UNROLL(14)
+    for (int i = 0; i < rows; i++) {
+        const vec left = vec_set(layout == TILE_ROWS_OF_A ? a[i / 3][i % 3 * lda] : a[0][i]);
+        SIMD_UNROLL(2)
+        for (int v = 0; v < vecs; v++)
+            sums[i][v] = vec_fma(left, right[v], sums[i][v]);
+    }
+    SIMD_UNROLL(5)
+    for (int g = 0; g < (rows + 2) / 3; g++)
+        a[g] += layout == TILE_ROWS_OF_A ? 1 : lda;
+    *b += ldb;
+}
+
+SIMD_SPECIALIZE void tile(const int rows, const int vecs, const enum tile_layout layout, const bool edge,
                           const struct strip *strip, int64_t row)
 {
-    const int64_t k = strip->k, lda = strip->lda, ldb = strip->ldb, ldc = strip->ldc;
+    const int64_t k = strip->k, ldc = strip->ldc, lda = layout == TILE_PACKED ? TILE_STRIDE : strip->lda;
+    const int64_t ldb = layout == TILE_PACKED ? PANEL : strip->ldb;
     const int64_t last = strip->columns - (vecs - 1) * VEC_WIDTH;
     const vec_mask mask = mask_first(edge ? last : 0);
-    const real *a[(TILE_ROWS_MAX + 2) / 3], *b = strip->b;
+    const real *a[TILE_GROUPS], *b = strip->b;
     real *c = strip->c + row * ldc;
     vec sums[TILE_ROWS_MAX][2];
     if (strip->accumulate) {
@@ -141,25 +169,15 @@ SIMD_SPECIALIZE void tile(const int rows, const int vecs, const bool a_transpose
     }
     SIMD_UNROLL(5)
     for (int g = 0; g < (rows + 2) / 3; g++)
-        a[g] = a_transposed ? strip->a + row + 3 * g : strip->a + (row + 3 * g) * lda;
-    SIMD_UNROLL(4)
-    for (int64_t p = 0; p < k; p++) {
-        vec right[2];
-        SIMD_UNROLL(2)
-        for (int v = 0; v < vecs; v++)
-            right[v] = edge && v == vecs - 1 ? vec_load_mask(b + v * VEC_WIDTH, mask) : vec_load(b + v * VEC_WIDTH);
-        SIMD_UNROLL(14)
-        for (int i = 0; i < rows; i++) {
-            const vec left = vec_set(a_transposed ? a[0][i] : a[i / 3][i % 3 * lda]);
-            SIMD_UNROLL(2)
-            for (int v = 0; v < vecs; v++)
-                sums[i][v] = vec_fma(left, right[v], sums[i][v]);
-        }
-        SIMD_UNROLL(5)
-        for (int g = 0; g < (rows + 2) / 3; g++)
-            a[g] += a_transposed ? lda : 1;
-        b += ldb;
-    }
+        a[g] = layout == TILE_ROWS_OF_A ? strip->a + (row + 3 * g) * lda : strip->a + row + 3 * g;
+    int64_t p = 0;
+    if (layout != TILE_PACKED)
+        for (; p + TILE_UNROLL <= k; p += TILE_UNROLL)
+            SIMD_UNROLL(4)
+            for (int u = 0; u < TILE_UNROLL; u++)
+                tile_step(rows, vecs, layout, edge, sums, a, &b, lda, ldb, mask);
+    for (; p < k; p++)
+        tile_step(rows, vecs, layout, edge, sums, a, &b, lda, ldb, mask);
     SIMD_UNROLL(14)
     for (int i = 0; i < rows; i++) {
         SIMD_UNROLL(2)
@@ -176,14 +194,15 @@ SIMD_SPECIALIZE void tile(const int rows, const int vecs, const bool a_transpose
 #define TILE_FUNCTION(rows, vecs, layout, edge) \
     static void tile_##rows##_##vecs##_##layout##_##edge(const struct strip *strip, int64_t row) \
     { \
-        tile(rows, vecs, layout, edge, strip, row); \
+        tile(rows, vecs, (enum tile_layout)layout, edge, strip, row); \
     }
-#define TILE(rows) \
-    TILE_FUNCTION(rows, 1, 0, 0) TILE_FUNCTION(rows, 2, 0, 0) TILE_FUNCTION(rows, 1, 1, 0) TILE_FUNCTION(rows, 2, 1, 0) \
-    TILE_FUNCTION(rows, 1, 0, 1) TILE_FUNCTION(rows, 2, 0, 1) TILE_FUNCTION(rows, 1, 1, 1) TILE_FUNCTION(rows, 2, 1, 1)
-#define TILE_LINE(rows) \
-    {{{tile_##rows##_1_0_0, tile_##rows##_1_0_1}, {tile_##rows##_1_1_0, tile_##rows##_1_1_1}}, \
-     {{tile_##rows##_2_0_0, tile_##rows##_2_0_1}, {tile_##rows##_2_1_0, tile_##rows##_2_1_1}}},
+#define TILE_SHAPE(rows, vecs) \
+    TILE_FUNCTION(rows, vecs, 0, 0) TILE_FUNCTION(rows, vecs, 0, 1) TILE_FUNCTION(rows, vecs, 1, 0) \
+    TILE_FUNCTION(rows, vecs, 1, 1) TILE_FUNCTION(rows, vecs, 2, 0) TILE_FUNCTION(rows, vecs, 2, 1)
+#define TILE(rows) TILE_SHAPE(rows, 1) TILE_SHAPE(rows, 2)
+#define TILE_LAYOUT(rows, vecs, layout) {tile_##rows##_##vecs##_##layout##_0, tile_##rows##_##vecs##_##layout##_1}
+#define TILE_SHAPE_LINE(rows, vecs) {TILE_LAYOUT(rows, vecs, 0), TILE_LAYOUT(rows, vecs, 1), TILE_LAYOUT(rows, vecs, 2)}
+#define TILE_LINE(rows) {TILE_SHAPE_LINE(rows, 1), TILE_SHAPE_LINE(rows, 2)},
 
 #if SIMD_LEVEL == 2
 #define TILES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
@@ -194,8 +213,8 @@ SIMD_SPECIALIZE void tile(const int rows, const int vecs, const bool a_transpose
 #endif
 TILES(TILE)
 
-/* [rows - 1][two vectors][A transposed][edge] */
-static void (*const tiles[TILE_ROWS_MAX][2][2][2])(const struct strip *, int64_t row) = {TILES(TILE_LINE)};
+/* [rows - 1][two vectors][layout][edge] */
+static void (*const tiles[TILE_ROWS_MAX][2][3][2])(const struct strip *, int64_t row) = {TILES(TILE_LINE)};
 
 void tile_strip(const struct strip *strip)
 {
@@ -206,8 +225,13 @@ void tile_strip(const struct strip *strip)
     const bool two = strip->columns > VEC_WIDTH, edge = strip->columns % VEC_WIDTH != 0;
     for (int64_t row = 0, rows; row < strip->rows; row += rows) {
         rows = tile_rows(strip->rows - row);
-        tiles[rows - 1][two][strip->a_transposed][edge](strip, row);
+        tiles[rows - 1][two][strip->a_transposed ? TILE_COLUMNS_OF_A : TILE_ROWS_OF_A][edge](strip, row);
     }
+}
+
+void tile_packed(const struct strip *strip)
+{
+    tiles[strip->rows - 1][strip->columns > VEC_WIDTH][TILE_PACKED][strip->columns % VEC_WIDTH != 0](strip, 0);
 }
 
 /* ---- packing ---- */

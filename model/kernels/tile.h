@@ -12,6 +12,7 @@
 enum {
     PANEL = 2 * VEC_WIDTH,
     TILE_ROWS_MAX = SIMD_LEVEL == 2 ? 14 : SIMD_LEVEL == 1 ? 6 : 4,
+    TILE_STRIDE = (TILE_ROWS_MAX + VEC_WIDTH - 1) / VEC_WIDTH * VEC_WIDTH, /* of a packed tile of A */
     TILE_ROWS = SIMD_LEVEL == 2 ? 12 : SIMD_LEVEL == 1 ? 6 : 4, /* ranged */
 };
 
@@ -42,6 +43,9 @@ struct strip {
 #define tile_strip FN(tile_strip)
 #define tile_pack FN(tile_pack)
 void tile_strip(const struct strip *strip);
+/* One tile, up to TILE_ROWS_MAX rows: A packed, (i, p) at a[p * TILE_STRIDE + i], and B in a packed panel. */
+#define tile_packed FN(tile_packed)
+void tile_packed(const struct strip *strip);
 
 /* to[p * stride + j] = x(p, j) for p < k and j < columns, +0 for columns <= j < stride, which is a multiple of
  * VEC_WIDTH. x(p, j) is from[p * ld + j], or from[j * ld + p] if transposed. */
