@@ -14,16 +14,11 @@
 #include "model/kernels/tile.h"
 
 enum {
-#ifndef KB
-#define KB 256
-#define BR 72
-#define AB 40
-#endif
-    K_BLOCK = KB,
+    K_BLOCK = 256,
     PANEL_BYTES = K_BLOCK * PANEL * sizeof(real),
     TILES_BLOCK = (KERNEL_WORKSPACE_BYTES - PANEL_BYTES) / (K_BLOCK * TILE_STRIDE * sizeof(real)),
     /* where packing begins to pay */
-    B_ROWS = BR, A_BYTES = AB * 1024,
+    B_ROWS = 100, A_BYTES = 80 * 1024,
 };
 _Static_assert(TILES_BLOCK >= 4, "a panel of B and some tiles of A fit the workspace");
 
@@ -92,6 +87,20 @@ static void block(const struct product *g, int64_t row, int64_t rows, int64_t p,
     }
 }
 
+/* A product that is one tile goes the shortest way. */
+static void one_tile(const struct product *g, int64_t m, int64_t k, bool accumulate)
+{
+    struct strip strip = {.a_transposed = g->transpose_a, .accumulate = accumulate, .rows = m, .columns = g->n, .k = k,
+                          .a = g->a, .lda = g->lda, .b = g->b, .ldb = g->ldb, .c = g->c, .ldc = g->ldc};
+    if (g->transpose_b) {
+        real *panel = kernel_workspace();
+        const int64_t stride = g->n <= VEC_WIDTH ? VEC_WIDTH : PANEL;
+        tile_pack(panel, stride, true, k, g->n, g->b, g->ldb);
+        strip.b = panel, strip.ldb = stride;
+    }
+    tile_strip(&strip);
+}
+
 void FN(gemm)(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const void *a, int64_t lda,
               const void *b, int64_t ldb, bool accumulate, void *c, int64_t ldc)
 {
@@ -104,6 +113,10 @@ void FN(gemm)(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t 
                 g.c[i * ldc + j] = 0;
     if (m == 0 || n == 0)
         return;
+    if (m <= TILE_ROWS_MAX && n <= PANEL && k <= K_BLOCK) {
+        one_tile(&g, m, k, accumulate);
+        return;
+    }
     const int64_t depth_max = k < K_BLOCK ? k : K_BLOCK;
     g.pack_a = n > 2 * PANEL && m * depth_max * (int64_t)sizeof(real) > A_BYTES;
     g.pack_b = g.pack_a || transpose_b || m > B_ROWS;

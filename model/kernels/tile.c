@@ -268,7 +268,7 @@ SIMD_INLINE vec gather_pieces(const real *row, const int64_t *at, int64_t count)
 /* PART rows of the panel from VEC_WIDTH rows of what is transposed: a transpose within the 128-bit lanes. Row r + i PART
  * of those begins at row[r] + at[r][i]. */
 SIMD_INLINE void transpose_pieces(real *to, int64_t stride, const real *const row_at[PART],
-                                  const int64_t *const at[PART], int64_t p, int64_t count, bool whole, ivec keep)
+                                  const int64_t *const at[PART], int64_t p, int64_t count, bool whole, vec_mask mask)
 {
     vec row[PART];
 #if VARIANT_BITS == 32
@@ -288,7 +288,7 @@ SIMD_INLINE void transpose_pieces(real *to, int64_t stride, const real *const ro
     SIMD_UNROLL(4)
     for (int i = 0; i < PART; i++)
         if (i < count)
-            vec_store(to + (p + i) * stride, whole ? row[i] : (vec)((ivec)row[i] & keep));
+            vec_store(to + (p + i) * stride, whole ? row[i] : vec_keep_mask(row[i], mask));
 }
 #endif
 
@@ -301,23 +301,23 @@ SIMD_SPECIALIZE void pack_transposed(const bool whole, real *to, int64_t stride,
     int64_t offsets[PART][PIECES];
     const int64_t *at[PART];
     const real *row[PART];
-    ivec keep = {0};
+    const vec_mask mask = mask_first(whole ? 0 : columns);
+    const int64_t limit = (columns - 1) * ld;
     SIMD_UNROLL(4)
     for (int r = 0; r < PART; r++) {
         SIMD_UNROLL(4)
         for (int i = 0; i < PIECES; i++) {
-            const int64_t j = r + i * PART;
-            offsets[r][i] = whole ? i * PART * ld : (j < columns ? j : columns - 1) * ld;
-            keep[j] = j < columns ? -1 : 0;
+            const int64_t own = (r + i * PART) * ld;
+            offsets[r][i] = whole ? i * PART * ld : own < limit ? own : limit;
         }
         row[r] = whole ? from + r * ld : from;
         at[r] = offsets[whole ? 0 : r];
     }
     int64_t p = 0;
     for (; p + PART <= k; p += PART)
-        transpose_pieces(to, stride, row, at, p, PART, whole, keep);
+        transpose_pieces(to, stride, row, at, p, PART, whole, mask);
     if (p < k)
-        transpose_pieces(to, stride, row, at, p, k - p, whole, keep);
+        transpose_pieces(to, stride, row, at, p, k - p, whole, mask);
 #else
     for (int64_t p = 0; p < k; p++)
         for (int64_t j = 0; j < VEC_WIDTH; j++)

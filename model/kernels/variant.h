@@ -59,6 +59,7 @@ typedef VARIANT_VEC(mask) vec_mask;
 #define mask_first VARIANT_VEC(mask_first)
 #define vec_load_mask VARIANT_VEC(vec_load_mask)
 #define vec_store_mask VARIANT_VEC(vec_store_mask)
+#define vec_keep_mask VARIANT_VEC(vec_keep_mask)
 #define vec_exp VARIANT_VEC(exp)
 #define vec_log VARIANT_VEC(log)
 
