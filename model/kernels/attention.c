@@ -97,7 +97,7 @@ void attention_mask_set(struct attention_mask *mask, int64_t seq, bool causal, c
 void attention_pack_panels(real *panels, const real *x, int64_t stride, int64_t seq, int64_t head_dim)
 {
     for (int64_t j = 0; j < seq; j += PANEL)
-        tile_pack(panels + j * head_dim, true, head_dim, seq - j < PANEL ? seq - j : PANEL, x + j * stride, stride);
+        tile_pack(panels + j * head_dim, PANEL, true, head_dim, seq - j < PANEL ? seq - j : PANEL, x + j * stride, stride);
 }
 
 void attention_pack_rows(real *rows, int64_t head_pad, const real *x, int64_t stride, int64_t seq, int64_t head_dim)

@@ -44,7 +44,8 @@
 #else
 #define SIMD_SANITIZED 0
 #endif
-#define SIMD_PRAGMA(text) _Pragma(#text)
+#define SIMD_PRAGMA(text) SIMD_PRAGMA_2(text)
+#define SIMD_PRAGMA_2(text) _Pragma(#text)
 #if SIMD_SANITIZED
 #define SIMD_UNROLL(n)
 #define SIMD_SPECIALIZE static __attribute__((noinline))
@@ -167,6 +168,12 @@ enum { SIMD_WIDTH_f32 = 8, SIMD_WIDTH_f64 = 4 };
     { \
         for (int i = 0; i < (int)(SIMD_BYTES / sizeof(real)) && i < count; i++) \
             p[i] = v[i]; \
+    } \
+    SIMD_INLINE vec_##T simd_keep_elements_##T(vec_##T v, int64_t count) \
+    { \
+        for (int i = 0; i < (int)(SIMD_BYTES / sizeof(real)); i++) \
+            v[i] = i < count ? v[i] : 0; \
+        return v; \
     }
 SIMD_ELEMENTS(f32, float)
 SIMD_ELEMENTS(f64, double)
@@ -191,5 +198,64 @@ SIMD_ELEMENTS(f64, double)
 
 SIMD_PART(f32, float, ps)
 SIMD_PART(f64, double, pd)
+
+/* The same with the mask made once, for loops: mask_first(count), 0 <= count <= width, then load_mask, store_mask, and
+ * keep_mask: +0 for the rest. */
+#if SIMD_LEVEL == 2
+#define SIMD_MASKED(T, real, S, bits) \
+    typedef __mmask##bits mask_##T; \
+    SIMD_INLINE mask_##T mask_first_##T(int64_t count) \
+    { \
+        return (mask_##T)((1u << count) - 1); \
+    } \
+    SIMD_INLINE vec_##T vec_load_mask_##T(const real *p, mask_##T mask) \
+    { \
+        return _mm512_maskz_loadu_##S(mask, p); \
+    } \
+    SIMD_INLINE void vec_store_mask_##T(real *p, vec_##T v, mask_##T mask) \
+    { \
+        _mm512_mask_storeu_##S(p, mask, v); \
+    } \
+    SIMD_INLINE vec_##T vec_keep_mask_##T(vec_##T v, mask_##T mask) \
+    { \
+        return _mm512_maskz_mov_##S(mask, v); \
+    }
+SIMD_MASKED(f32, float, ps, 16)
+SIMD_MASKED(f64, double, pd, 8)
+#else
+#if SIMD_LEVEL == 1
+#define SIMD_MASK_OF(T, count) SIMD_MASK(T, count)
+#define SIMD_MASK_TYPE(T) __m256i
+#define SIMD_LOAD_BY(T, S, p, mask) SIMD_MM(maskload_##S)(p, mask)
+#define SIMD_KEEP_BY(T, S, v, mask) (vec_##T)((ivec_##T)(v) & (ivec_##T)(mask))
+#define SIMD_STORE_BY(T, S, p, mask, v) SIMD_MM(maskstore_##S)(p, mask, v)
+#else
+#define SIMD_MASK_OF(T, count) (count)
+#define SIMD_MASK_TYPE(T) int64_t
+#define SIMD_LOAD_BY(T, S, p, mask) simd_load_elements_##T(p, mask)
+#define SIMD_KEEP_BY(T, S, v, mask) simd_keep_elements_##T(v, mask)
+#define SIMD_STORE_BY(T, S, p, mask, v) simd_store_elements_##T(p, mask, v)
+#endif
+#define SIMD_MASKED(T, real, S) \
+    typedef SIMD_MASK_TYPE(T) mask_##T; \
+    SIMD_INLINE mask_##T mask_first_##T(int64_t count) \
+    { \
+        return SIMD_MASK_OF(T, count); \
+    } \
+    SIMD_INLINE vec_##T vec_load_mask_##T(const real *p, mask_##T mask) \
+    { \
+        return SIMD_LOAD_BY(T, S, p, mask); \
+    } \
+    SIMD_INLINE void vec_store_mask_##T(real *p, vec_##T v, mask_##T mask) \
+    { \
+        SIMD_STORE_BY(T, S, p, mask, v); \
+    } \
+    SIMD_INLINE vec_##T vec_keep_mask_##T(vec_##T v, mask_##T mask) \
+    { \
+        return SIMD_KEEP_BY(T, S, v, mask); \
+    }
+SIMD_MASKED(f32, float, ps)
+SIMD_MASKED(f64, double, pd)
+#endif
 
 #endif

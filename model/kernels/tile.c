@@ -1,6 +1,8 @@
 /* tile: see tile.h. */
 #include "model/kernels/tile.h"
 
+/* ---- tiles whose rows take part in different parts of k ---- */
+
 /* sums += A[:, p from .. to-1] B[p, :], all of it known to the compiler but the depth, so that `sums` lives in
  * registers. masked: row i takes part for first[i] <= p < last[i]. */
 SIMD_SPECIALIZE void tile_depth(const int rows, const int vecs, const bool a_transposed, const bool masked,
@@ -31,8 +33,7 @@ SIMD_SPECIALIZE void tile_depth(const int rows, const int vecs, const bool a_tra
 }
 
 /* One tile of rows from `row` on. */
-SIMD_SPECIALIZE void tile(const int rows, const int vecs, const bool a_transposed, const bool ranged,
-                          const struct strip *strip, int64_t row)
+SIMD_SPECIALIZE void ranged(const int rows, const int vecs, const bool a_transposed, const struct strip *strip, int64_t row)
 {
     const int64_t k = strip->k, ldc = strip->ldc, last = strip->columns - (vecs - 1) * VEC_WIDTH;
     real *c = strip->c + row * ldc;
@@ -43,26 +44,22 @@ SIMD_SPECIALIZE void tile(const int rows, const int vecs, const bool a_transpose
         for (int v = 0; v < vecs; v++)
             sums[i][v] = !strip->accumulate ? vec_set(0) : v + 1 < vecs ? vec_load(c + i * ldc)
                                                           : vec_load_part(c + i * ldc + v * VEC_WIDTH, last);
-    if (!ranged) {
-        tile_depth(rows, vecs, a_transposed, false, sums, strip, row, 0, k);
-    } else {
-        /* what all rows take part in needs no masks */
-        int64_t low = k, high = 0, common_low = 0, common_high = k;
-        for (int i = 0; i < rows; i++) {
-            int64_t from = strip->first[row + i] - strip->offset, to = strip->last[row + i] - strip->offset;
-            from = from < 0 ? 0 : from;
-            to = to > k ? k : to;
-            low = from < low ? from : low;
-            high = to > high ? to : high;
-            common_low = from > common_low ? from : common_low;
-            common_high = to < common_high ? to : common_high;
-        }
-        if (common_low >= common_high)
-            common_low = common_high = low;
-        tile_depth(rows, vecs, a_transposed, true, sums, strip, row, low, common_low);
-        tile_depth(rows, vecs, a_transposed, false, sums, strip, row, common_low, common_high);
-        tile_depth(rows, vecs, a_transposed, true, sums, strip, row, common_high, high);
+    /* what all rows take part in needs no masks */
+    int64_t low = k, high = 0, common_low = 0, common_high = k;
+    for (int i = 0; i < rows; i++) {
+        int64_t from = strip->first[row + i] - strip->offset, to = strip->last[row + i] - strip->offset;
+        from = from < 0 ? 0 : from;
+        to = to > k ? k : to;
+        low = from < low ? from : low;
+        high = to > high ? to : high;
+        common_low = from > common_low ? from : common_low;
+        common_high = to < common_high ? to : common_high;
     }
+    if (common_low >= common_high)
+        common_low = common_high = low;
+    tile_depth(rows, vecs, a_transposed, true, sums, strip, row, low, common_low);
+    tile_depth(rows, vecs, a_transposed, false, sums, strip, row, common_low, common_high);
+    tile_depth(rows, vecs, a_transposed, true, sums, strip, row, common_high, high);
     SIMD_UNROLL(12)
     for (int i = 0; i < rows; i++)
         SIMD_UNROLL(2)
@@ -73,106 +70,279 @@ SIMD_SPECIALIZE void tile(const int rows, const int vecs, const bool a_transpose
                 vec_store_part(c + i * ldc + v * VEC_WIDTH, sums[i][v], last);
 }
 
-/* A tile's shape as a function: rows, vectors, layout of A, ranged or not. */
-#define TILE_FUNCTION(rows, vecs, layout, range) \
-    static void tile_##rows##_##vecs##_##layout##_##range(const struct strip *strip, int64_t row) \
+/* A tile's shape as a function: rows, vectors, layout of A. */
+#define RANGED_FUNCTION(rows, vecs, layout) \
+    static void ranged_##rows##_##vecs##_##layout(const struct strip *strip, int64_t row) \
     { \
-        tile(rows, vecs, layout, range, strip, row); \
+        ranged(rows, vecs, layout, strip, row); \
     }
-#define TILE(rows) \
-    TILE_FUNCTION(rows, 1, 0, 0) TILE_FUNCTION(rows, 2, 0, 0) \
-    TILE_FUNCTION(rows, 1, 1, 0) TILE_FUNCTION(rows, 2, 1, 0) \
-    TILE_FUNCTION(rows, 1, 0, 1) TILE_FUNCTION(rows, 2, 0, 1) \
-    TILE_FUNCTION(rows, 1, 1, 1) TILE_FUNCTION(rows, 2, 1, 1)
-#define TILE_LINE(rows) \
-    {rows, {{{tile_##rows##_1_0_0, tile_##rows##_1_0_1}, {tile_##rows##_1_1_0, tile_##rows##_1_1_1}}, \
-            {{tile_##rows##_2_0_0, tile_##rows##_2_0_1}, {tile_##rows##_2_1_0, tile_##rows##_2_1_1}}}},
+#define RANGED(rows) \
+    RANGED_FUNCTION(rows, 1, 0) RANGED_FUNCTION(rows, 2, 0) RANGED_FUNCTION(rows, 1, 1) RANGED_FUNCTION(rows, 2, 1)
+#define RANGED_LINE(rows) \
+    {rows, {{ranged_##rows##_1_0, ranged_##rows##_1_1}, {ranged_##rows##_2_0, ranged_##rows##_2_1}}},
 
 #if SIMD_LEVEL == 2
-#define TILES(X) X(12) X(8) X(4) X(2) X(1)
+#define RANGED_TILES(X) X(12) X(8) X(4) X(2) X(1)
 #elif SIMD_LEVEL == 1
-#define TILES(X) X(6) X(4) X(2) X(1)
+#define RANGED_TILES(X) X(6) X(4) X(2) X(1)
 #else
-#define TILES(X) X(4) X(2) X(1)
+#define RANGED_TILES(X) X(4) X(2) X(1)
 #endif
-TILES(TILE)
+RANGED_TILES(RANGED)
 
 static const struct {
     int rows;
-    void (*run[2][2][2])(const struct strip *, int64_t row); /* [two vectors][A transposed][ranged] */
-} tiles[] = {TILES(TILE_LINE)};
+    void (*run[2][2])(const struct strip *, int64_t row); /* [two vectors][A transposed] */
+} ranged_tiles[] = {RANGED_TILES(RANGED_LINE)};
 
-void tile_strip(const struct strip *strip)
+static void strip_ranged(const struct strip *strip)
 {
     int64_t row = 0;
     for (int t = 0; row < strip->rows; t++) {
-        void (*run)(const struct strip *, int64_t) =
-            tiles[t].run[strip->columns > VEC_WIDTH][strip->a_transposed][strip->first != NULL];
-        for (; row + tiles[t].rows <= strip->rows; row += tiles[t].rows)
+        void (*run)(const struct strip *, int64_t) = ranged_tiles[t].run[strip->columns > VEC_WIDTH][strip->a_transposed];
+        for (; row + ranged_tiles[t].rows <= strip->rows; row += ranged_tiles[t].rows)
             run(strip, row);
     }
 }
 
-/* Transpose PART rows of B of VEC_WIDTH x PART numbers at once: 128-bit pieces of rows j, j + PART, ... side by side
- * in one register, then a transpose within the 128-bit lanes. */
-#if SIMD_LEVEL == 2
-SIMD_INLINE vec gather_pieces(const real *b, int64_t ldb)
-{
-    const int part = 16 / sizeof(real);
-    const int64_t step = part * ldb;
-    __m512i v = _mm512_castsi128_si512(_mm_loadu_si128((const void *)b));
-    v = _mm512_inserti32x4(v, _mm_loadu_si128((const void *)(b + step)), 1);
-    v = _mm512_inserti32x4(v, _mm_loadu_si128((const void *)(b + 2 * step)), 2);
-    return (vec)_mm512_inserti32x4(v, _mm_loadu_si128((const void *)(b + 3 * step)), 3);
-}
-#elif SIMD_LEVEL == 1
-SIMD_INLINE vec gather_pieces(const real *b, int64_t ldb)
-{
-    const int part = 16 / sizeof(real);
-    __m256i v = _mm256_castsi128_si256(_mm_loadu_si128((const void *)b));
-    return (vec)_mm256_inserti128_si256(v, _mm_loadu_si128((const void *)(b + part * ldb)), 1);
-}
-#endif
+/* ---- tiles all of whose rows take part in all of k ---- */
 
-/* VEC_WIDTH columns of a panel from as many rows of B; returns how many of k it did (whole pieces). */
-static int64_t pack_transposed(real *panel, int64_t k, const real *b, int64_t ldb)
+/* Keeps the compiler from computing the address of every row of C ahead, which takes longer than a small tile. */
+#define TILE_STEP(pointer) __asm__("" : "+r"(pointer))
+
+/* How a tile finds A: in rows, in columns (transposed), or packed beside a packed panel of B. */
+enum tile_layout { TILE_ROWS_OF_A, TILE_COLUMNS_OF_A, TILE_PACKED };
+
+/* edge: the last vector of B and C has fewer columns. A tile of 14 x 2 vectors fills the 32 registers of AVX-512 with
+ * its sums, two of B and one number of A. Rows of A as it lies are reached from every third of them, as a processor
+ * adds one or two times lda to an address for free. */
+enum { TILE_UNROLL = SIMD_LEVEL > 0 ? 4 : 1, TILE_GROUPS = (TILE_ROWS_MAX + 2) / 3 };
+
+/* One number of k. */
+SIMD_SPECIALIZE void tile_step(const int rows, const int vecs, const enum tile_layout layout, const bool edge,
+                               vec sums[TILE_ROWS_MAX][2], const real *a[TILE_GROUPS], const real **b, int64_t lda,
+                               int64_t ldb, vec_mask mask)
 {
-    int64_t p = 0;
-#if SIMD_LEVEL > 0 && VARIANT_BITS == 32
-    for (; p + 4 <= k; p += 4) {
-        vec r0 = gather_pieces(b + p, ldb), r1 = gather_pieces(b + ldb + p, ldb);
-        vec r2 = gather_pieces(b + 2 * ldb + p, ldb), r3 = gather_pieces(b + 3 * ldb + p, ldb);
-        vec t0 = SIMD_MM(unpacklo_ps)(r0, r1), t1 = SIMD_MM(unpackhi_ps)(r0, r1);
-        vec t2 = SIMD_MM(unpacklo_ps)(r2, r3), t3 = SIMD_MM(unpackhi_ps)(r2, r3);
-        vec_store(panel + p * PANEL, SIMD_MM(shuffle_ps)(t0, t2, 0x44));
-        vec_store(panel + (p + 1) * PANEL, SIMD_MM(shuffle_ps)(t0, t2, 0xee));
-        vec_store(panel + (p + 2) * PANEL, SIMD_MM(shuffle_ps)(t1, t3, 0x44));
-        vec_store(panel + (p + 3) * PANEL, SIMD_MM(shuffle_ps)(t1, t3, 0xee));
+    vec right[2];
+    SIMD_UNROLL(2)
+    for (int v = 0; v < vecs; v++)
+        right[v] = edge && v == vecs - 1 ? vec_load_mask(*b + v * VEC_WIDTH, mask) : vec_load(*b + v * VEC_WIDTH);
+    SIMD_UNROLL(14)
+    for (int i = 0; i < rows; i++) {
+        const vec left = vec_set(layout == TILE_ROWS_OF_A ? a[i / 3][i % 3 * lda] : a[0][i]);
+        SIMD_UNROLL(2)
+        for (int v = 0; v < vecs; v++)
+            sums[i][v] = vec_fma(left, right[v], sums[i][v]);
     }
-#elif SIMD_LEVEL > 0
-    for (; p + 2 <= k; p += 2) {
-        vec r0 = gather_pieces(b + p, ldb), r1 = gather_pieces(b + ldb + p, ldb);
-        vec_store(panel + p * PANEL, SIMD_MM(unpacklo_pd)(r0, r1));
-        vec_store(panel + (p + 1) * PANEL, SIMD_MM(unpackhi_pd)(r0, r1));
-    }
-#else
-    (void)panel, (void)k, (void)b, (void)ldb;
-#endif
-    return p;
+    SIMD_UNROLL(5)
+    for (int g = 0; g < (rows + 2) / 3; g++)
+        a[g] += layout == TILE_ROWS_OF_A ? 1 : lda;
+    *b += ldb;
 }
 
-void tile_pack(real *panel, bool b_transposed, int64_t k, int64_t columns, const real *b, int64_t ldb)
+SIMD_SPECIALIZE void tile(const int rows, const int vecs, const enum tile_layout layout, const bool edge,
+                          const struct strip *strip, int64_t row)
 {
-    for (int v = 0; v < 2; v++, panel += VEC_WIDTH, columns -= VEC_WIDTH) {
-        if (!b_transposed) {
-            for (int64_t p = 0; p < k; p++)
-                vec_store(panel + p * PANEL, vec_load_part(columns > 0 ? b + p * ldb + v * VEC_WIDTH : b, columns));
-            continue;
+    const int64_t k = strip->k, ldc = strip->ldc, lda = layout == TILE_PACKED ? TILE_STRIDE : strip->lda;
+    const int64_t ldb = layout == TILE_PACKED ? PANEL : strip->ldb;
+    const int64_t last = strip->columns - (vecs - 1) * VEC_WIDTH;
+    const vec_mask mask = mask_first(edge ? last : 0);
+    const real *a[TILE_GROUPS], *b = strip->b;
+    real *c = strip->c + row * ldc;
+    vec sums[TILE_ROWS_MAX][2];
+    if (strip->accumulate) {
+        SIMD_UNROLL(14)
+        for (int i = 0; i < rows; i++) {
+            SIMD_UNROLL(2)
+            for (int v = 0; v < vecs; v++)
+                sums[i][v] = edge && v == vecs - 1 ? vec_load_mask(c + v * VEC_WIDTH, mask) : vec_load(c + v * VEC_WIDTH);
+            c += ldc;
+            TILE_STEP(c);
         }
-        const real *rows = b + v * VEC_WIDTH * ldb;
-        int64_t p = columns >= VEC_WIDTH ? pack_transposed(panel, k, rows, ldb) : 0;
-        for (; p < k; p++)
-            for (int64_t j = 0; j < VEC_WIDTH; j++)
-                panel[p * PANEL + j] = j < columns ? rows[j * ldb + p] : 0;
+        c = strip->c + row * ldc;
+    } else {
+        SIMD_UNROLL(14)
+        for (int i = 0; i < rows; i++)
+            SIMD_UNROLL(2)
+            for (int v = 0; v < vecs; v++)
+                sums[i][v] = vec_set(0);
+    }
+    SIMD_UNROLL(5)
+    for (int g = 0; g < (rows + 2) / 3; g++)
+        a[g] = layout == TILE_ROWS_OF_A ? strip->a + (row + 3 * g) * lda : strip->a + row + 3 * g;
+    int64_t p = 0;
+    if (layout != TILE_PACKED)
+        for (; p + TILE_UNROLL <= k; p += TILE_UNROLL)
+            SIMD_UNROLL(4)
+            for (int u = 0; u < TILE_UNROLL; u++)
+                tile_step(rows, vecs, layout, edge, sums, a, &b, lda, ldb, mask);
+    for (; p < k; p++)
+        tile_step(rows, vecs, layout, edge, sums, a, &b, lda, ldb, mask);
+    SIMD_UNROLL(14)
+    for (int i = 0; i < rows; i++) {
+        SIMD_UNROLL(2)
+        for (int v = 0; v < vecs; v++)
+            if (edge && v == vecs - 1)
+                vec_store_mask(c + v * VEC_WIDTH, sums[i][v], mask);
+            else
+                vec_store(c + v * VEC_WIDTH, sums[i][v]);
+        c += ldc;
+        TILE_STEP(c);
+    }
+}
+
+#define TILE_FUNCTION(rows, vecs, layout, edge) \
+    static void tile_##rows##_##vecs##_##layout##_##edge(const struct strip *strip, int64_t row) \
+    { \
+        tile(rows, vecs, (enum tile_layout)layout, edge, strip, row); \
+    }
+#define TILE_SHAPE(rows, vecs) \
+    TILE_FUNCTION(rows, vecs, 0, 0) TILE_FUNCTION(rows, vecs, 0, 1) TILE_FUNCTION(rows, vecs, 1, 0) \
+    TILE_FUNCTION(rows, vecs, 1, 1) TILE_FUNCTION(rows, vecs, 2, 0) TILE_FUNCTION(rows, vecs, 2, 1)
+#define TILE(rows) TILE_SHAPE(rows, 1) TILE_SHAPE(rows, 2)
+#define TILE_LAYOUT(rows, vecs, layout) {tile_##rows##_##vecs##_##layout##_0, tile_##rows##_##vecs##_##layout##_1}
+#define TILE_SHAPE_LINE(rows, vecs) {TILE_LAYOUT(rows, vecs, 0), TILE_LAYOUT(rows, vecs, 1), TILE_LAYOUT(rows, vecs, 2)}
+#define TILE_LINE(rows) {TILE_SHAPE_LINE(rows, 1), TILE_SHAPE_LINE(rows, 2)},
+
+#if SIMD_LEVEL == 2
+#define TILES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
+#elif SIMD_LEVEL == 1
+#define TILES(X) X(1) X(2) X(3) X(4) X(5) X(6)
+#else
+#define TILES(X) X(1) X(2) X(3) X(4)
+#endif
+TILES(TILE)
+
+/* [rows - 1][two vectors][layout][edge] */
+static void (*const tiles[TILE_ROWS_MAX][2][3][2])(const struct strip *, int64_t row) = {TILES(TILE_LINE)};
+
+void tile_strip(const struct strip *strip)
+{
+    if (strip->first) {
+        strip_ranged(strip);
+        return;
+    }
+    const bool two = strip->columns > VEC_WIDTH, edge = strip->columns % VEC_WIDTH != 0;
+    for (int64_t row = 0, rows; row < strip->rows; row += rows) {
+        rows = tile_rows(strip->rows - row);
+        tiles[rows - 1][two][strip->a_transposed ? TILE_COLUMNS_OF_A : TILE_ROWS_OF_A][edge](strip, row);
+    }
+}
+
+void tile_packed(const struct strip *strip)
+{
+    tiles[strip->rows - 1][strip->columns > VEC_WIDTH][TILE_PACKED][strip->columns % VEC_WIDTH != 0](strip, 0);
+}
+
+/* ---- packing ---- */
+
+/* The first `count` of PART numbers at `from`, +0 for the rest. */
+#if SIMD_LEVEL > 0
+enum { PART = 16 / sizeof(real) };
+SIMD_INLINE __m128i load_piece(const real *from, int64_t count)
+{
+    if (count >= PART)
+        return _mm_loadu_si128((const void *)from);
+#if VARIANT_BITS == 32
+    return _mm_castps_si128(_mm_maskload_ps(from, _mm_cmpgt_epi32(_mm_set1_epi32((int)count), _mm_setr_epi32(0, 1, 2, 3))));
+#else
+    return _mm_castpd_si128(_mm_load_sd(from));
+#endif
+}
+
+/* Pieces of rows r, r + PART, r + 2 PART, ... side by side in one register: `at[i]` says where row i PART begins,
+ * seen from row[r]. */
+SIMD_INLINE vec gather_pieces(const real *row, const int64_t *at, int64_t count)
+{
+#if SIMD_LEVEL == 2
+    __m512i v = _mm512_castsi128_si512(load_piece(row + at[0], count));
+    v = _mm512_inserti32x4(v, load_piece(row + at[1], count), 1);
+    v = _mm512_inserti32x4(v, load_piece(row + at[2], count), 2);
+    return (vec)_mm512_inserti32x4(v, load_piece(row + at[3], count), 3);
+#else
+    __m256i v = _mm256_castsi128_si256(load_piece(row + at[0], count));
+    return (vec)_mm256_inserti128_si256(v, load_piece(row + at[1], count), 1);
+#endif
+}
+
+/* PART rows of the panel from VEC_WIDTH rows of what is transposed: a transpose within the 128-bit lanes. Row r + i PART
+ * of those begins at row[r] + at[r][i]. */
+SIMD_INLINE void transpose_pieces(real *to, int64_t stride, const real *const row_at[PART],
+                                  const int64_t *const at[PART], int64_t p, int64_t count, bool whole, vec_mask mask)
+{
+    vec row[PART];
+#if VARIANT_BITS == 32
+    vec r0 = gather_pieces(row_at[0] + p, at[0], count), r1 = gather_pieces(row_at[1] + p, at[1], count);
+    vec r2 = gather_pieces(row_at[2] + p, at[2], count), r3 = gather_pieces(row_at[3] + p, at[3], count);
+    vec t0 = SIMD_MM(unpacklo_ps)(r0, r1), t1 = SIMD_MM(unpackhi_ps)(r0, r1);
+    vec t2 = SIMD_MM(unpacklo_ps)(r2, r3), t3 = SIMD_MM(unpackhi_ps)(r2, r3);
+    row[0] = SIMD_MM(shuffle_ps)(t0, t2, 0x44);
+    row[1] = SIMD_MM(shuffle_ps)(t0, t2, 0xee);
+    row[2] = SIMD_MM(shuffle_ps)(t1, t3, 0x44);
+    row[3] = SIMD_MM(shuffle_ps)(t1, t3, 0xee);
+#else
+    vec r0 = gather_pieces(row_at[0] + p, at[0], count), r1 = gather_pieces(row_at[1] + p, at[1], count);
+    row[0] = SIMD_MM(unpacklo_pd)(r0, r1);
+    row[1] = SIMD_MM(unpackhi_pd)(r0, r1);
+#endif
+    SIMD_UNROLL(4)
+    for (int i = 0; i < PART; i++)
+        if (i < count)
+            vec_store(to + (p + i) * stride, whole ? row[i] : vec_keep_mask(row[i], mask));
+}
+#endif
+
+/* VEC_WIDTH columns of a panel, of which `columns` are there: the others are read from the last and then cleared. */
+SIMD_SPECIALIZE void pack_transposed(const bool whole, real *to, int64_t stride, int64_t k, int64_t columns,
+                                     const real *from, int64_t ld)
+{
+#if SIMD_LEVEL > 0
+    enum { PIECES = VEC_WIDTH / PART };
+    int64_t offsets[PART][PIECES];
+    const int64_t *at[PART];
+    const real *row[PART];
+    const vec_mask mask = mask_first(whole ? 0 : columns);
+    const int64_t limit = (columns - 1) * ld;
+    SIMD_UNROLL(4)
+    for (int r = 0; r < PART; r++) {
+        SIMD_UNROLL(4)
+        for (int i = 0; i < PIECES; i++) {
+            const int64_t own = (r + i * PART) * ld;
+            offsets[r][i] = whole ? i * PART * ld : own < limit ? own : limit;
+        }
+        row[r] = whole ? from + r * ld : from;
+        at[r] = offsets[whole ? 0 : r];
+    }
+    int64_t p = 0;
+    for (; p + PART <= k; p += PART)
+        transpose_pieces(to, stride, row, at, p, PART, whole, mask);
+    if (p < k)
+        transpose_pieces(to, stride, row, at, p, k - p, whole, mask);
+#else
+    for (int64_t p = 0; p < k; p++)
+        for (int64_t j = 0; j < VEC_WIDTH; j++)
+            to[p * stride + j] = whole || j < columns ? from[j * ld + p] : 0;
+#endif
+}
+
+void tile_pack(real *to, int64_t stride, bool transposed, int64_t k, int64_t columns, const real *from, int64_t ld)
+{
+    for (int64_t j = 0; j < stride; j += VEC_WIDTH) {
+        const int64_t here = columns - j;
+        if (here <= 0) {
+            for (int64_t p = 0; p < k; p++)
+                vec_store(to + p * stride + j, vec_set(0));
+        } else if (!transposed && here >= VEC_WIDTH) {
+            for (int64_t p = 0; p < k; p++)
+                vec_store(to + p * stride + j, vec_load(from + p * ld + j));
+        } else if (!transposed) {
+            const vec_mask mask = mask_first(here);
+            for (int64_t p = 0; p < k; p++)
+                vec_store(to + p * stride + j, vec_load_mask(from + p * ld + j, mask));
+        } else if (here >= VEC_WIDTH) {
+            pack_transposed(true, to + j, stride, k, here, from + j * ld, ld);
+        } else {
+            pack_transposed(false, to + j, stride, k, here, from + j * ld, ld);
+        }
     }
 }

@@ -46,6 +46,7 @@ typedef VARIANT_REAL real;
 /* The variant's own vector: `vec` holds VEC_WIDTH reals. */
 typedef VARIANT_VEC(vec) vec;
 typedef VARIANT_VEC(ivec) ivec;
+typedef VARIANT_VEC(mask) vec_mask;
 #define vec_load VARIANT_VEC(vec_load)
 #define vec_load_part VARIANT_VEC(vec_load_part)
 #define vec_store VARIANT_VEC(vec_store)
@@ -55,6 +56,10 @@ typedef VARIANT_VEC(ivec) ivec;
 #define vec_max VARIANT_VEC(vec_max)
 #define vec_sqrt VARIANT_VEC(vec_sqrt)
 #define vec_select VARIANT_VEC(vec_select)
+#define mask_first VARIANT_VEC(mask_first)
+#define vec_load_mask VARIANT_VEC(vec_load_mask)
+#define vec_store_mask VARIANT_VEC(vec_store_mask)
+#define vec_keep_mask VARIANT_VEC(vec_keep_mask)
 #define vec_exp VARIANT_VEC(exp)
 #define vec_log VARIANT_VEC(log)
 

@@ -4,7 +4,7 @@
 #ifndef MODEL_KERNELS_WORKSPACE_H
 #define MODEL_KERNELS_WORKSPACE_H
 
-enum { KERNEL_WORKSPACE_BYTES = 128 * 1024 };
+enum { KERNEL_WORKSPACE_BYTES = 384 * 1024 };
 void *kernel_workspace(void);
 
 #endif
