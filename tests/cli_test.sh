@@ -124,6 +124,11 @@ check "explain" 0 "$hpsim" explain loss "$small";       says out "every valid to
 says out "mean of means"
 check "explain fault" 0 "$hpsim" explain loss "$small" --fault loss-divided-twice; says out "pp.loss.scale is 1/M"
 check "explain json" 0 "$hpsim" explain loss "$small" --json -; says out '"mean_of_means"'
+says out '"conventions"'
+check "explain gradients" 0 "$hpsim" explain gradients "$small"; says out "pytorch_mean"; says out "divided again"
+check "explain gradients json" 0 "$hpsim" explain gradients "$small" --json -; says out '"mistakes"'
+check "convention" 0 "$hpsim" "$scenarios/pp4_fsdp3.json" --set train.loss_normalization=megatron; says out "warning: megatron prints"
+check "warnings json" 0 "$hpsim" "$small" --json - --quiet; says out '"warnings"'
 
 # ---- test ----
 mkdir -p "$work/set/inner"

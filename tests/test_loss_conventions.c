@@ -75,6 +75,25 @@ START_TEST(published_examples)
 }
 END_TEST
 
+static const char *source; /* root of the source tree */
+
+/* The page has each convention's row as it is here. */
+START_TEST(the_page_tells_the_table)
+{
+    char path[4096], row[512];
+    static char page[1 << 17];
+    const struct loss_convention *c = loss_convention_at(_i);
+    snprintf(path, sizeof path, "%s/docs/loss_scaling.md", source);
+    FILE *file = fopen(path, "r");
+    ck_assert_ptr_nonnull(file);
+    page[fread(page, 1, sizeof page - 1, file)] = 0;
+    fclose(file);
+    snprintf(row, sizeof row, "| `%s` | %s | %s | %s | %s | %s | %s | %s |\n", c->name, c->system, c->denominator, c->scale,
+             c->combine == LOSS_COMBINE_MEAN ? "mean" : "sum", c->grad_scale, c->weight, c->logged);
+    ck_assert_msg(strstr(page, row) != NULL, "not in %s: %s", path, row);
+}
+END_TEST
+
 /* ---- runs ---- */
 
 enum layout_bits { WITH_DDP = 1, WITH_SUM = 2, WITH_EACH = 4, WITH_GPIPE = 8, LAYOUTS = 16 };
@@ -253,13 +272,16 @@ START_TEST(gradients_are_exact_multiples)
 }
 END_TEST
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc != 2) return 99;
+    source = argv[1];
     Suite *suite = suite_create("loss conventions");
     TCase *tcase = tcase_create("conventions");
     tcase_set_timeout(tcase, 600);
     tcase_add_loop_test(tcase, factors_make_the_weight, 0, CONVENTIONS);
     tcase_add_test(tcase, published_examples);
+    tcase_add_loop_test(tcase, the_page_tells_the_table, 0, CONVENTIONS);
     tcase_add_loop_test(tcase, healthy_runs_are_consistent, 0, CONVENTIONS);
     tcase_add_loop_test(tcase, wrong_factors_are_named, 0, CONVENTIONS);
     tcase_add_test(tcase, gradients_are_exact_multiples);

@@ -9,6 +9,8 @@
 #include "model/sites.h"
 #include "scenarios/facts.h"
 #include "tools/report/describe.h"
+#include "model/sites.h"
+#include "tools/report/convention_ledger.h"
 #include "tools/report/loss_ledger.h"
 #include "tools/report/report.h"
 #include "tools/suite.h"
@@ -375,6 +377,86 @@ START_TEST(explain_loss_names_the_factor)
 }
 END_TEST
 
+static double number_at(const cJSON *object, const char *key)
+{
+    return at(object, key)->valuedouble;
+}
+
+static cJSON *parsed(char *text)
+{
+    cJSON *root = cJSON_Parse(text);
+    ck_assert_msg(root != NULL, "%s", text);
+    free(text);
+    return root;
+}
+
+/* Every convention on this step's counts: the own one is what the ledger has, the means of means are its mean of means,
+ * and only megatron prints another loss than it optimizes. */
+START_TEST(explain_loss_compares_conventions)
+{
+    cJSON *root = parsed(explain_loss_json(&result, false));
+    const cJSON *step = at(root, "steps")->child, *list = at(step, "conventions"), *entry;
+    ck_assert_int_eq(cJSON_GetArraySize(list), loss_convention_count());
+    cJSON_ArrayForEach(entry, list)
+    {
+        const char *name = at(entry, "name")->valuestring, *weight = at(entry, "weight")->valuestring;
+        bool means = !strcmp(weight, "1/(n*M*D)"), token_mean = !strcmp(weight, "1/N");
+        if (token_mean) ck_assert_double_eq_tol(number_at(entry, "loss"), number_at(step, "token_mean"), 1e-12);
+        if (means) ck_assert_double_eq_tol(number_at(entry, "loss"), number_at(step, "mean_of_means"), 1e-12);
+        ck_assert_double_eq_tol(number_at(entry, "over_token_mean"), number_at(entry, "loss") / number_at(step, "token_mean"), 1e-12);
+        ck_assert_int_eq(cJSON_IsTrue(at(entry, "logs_optimized")), strcmp(name, "megatron") != 0);
+        ck_assert_int_eq(cJSON_GetArraySize(at(entry, "weights")), D * M);
+        for (int cell = 0; cell < D * M; cell++) {
+            const cJSON *here = cJSON_GetArrayItem(at(entry, "weights"), cell);
+            if (token_mean) ck_assert_double_eq_tol(number_at(here, "over_own"), 1, 1e-14);
+            if (means) ck_assert_double_eq_tol(number_at(here, "weight") * (double)valid_of(cell / M, cell % M) * M * D, 1, 1e-14);
+        }
+    }
+    cJSON_Delete(root);
+}
+END_TEST
+
+/* Each path multiplies to the weight that it ends in; the mistakes are the published multiples. */
+START_TEST(explain_gradients_multiplies)
+{
+    cJSON *root = parsed(explain_gradients_json(&result, true));
+    ck_assert_int_eq(cJSON_GetArraySize(at(root, "steps")), STEPS);
+    const cJSON *list = at(at(root, "steps")->child, "conventions"), *entry, *factor, *mistake;
+    cJSON_ArrayForEach(entry, list)
+    {
+        double product = 1, due = number_at(entry, "weight");
+        cJSON_ArrayForEach(factor, at(entry, "path"))
+        {
+            bool divide = !strcmp(at(factor, "applied")->valuestring, "divide");
+            product = divide ? product / number_at(factor, "value") : product * number_at(factor, "value");
+            ck_assert_ptr_nonnull(model_site_find(at(factor, "site")->valuestring));
+        }
+        ck_assert_double_eq_tol(product / due, 1, 1e-13);
+        bool means = !strcmp(at(entry, "reduction_due")->valuestring, "mean"), divides = strstr(at(entry, "weight_symbol")->valuestring, "M");
+        cJSON_ArrayForEach(mistake, at(entry, "mistakes"))
+        {
+            const char *name = at(mistake, "name")->valuestring;
+            double value = number_at(mistake, "value");
+            if (!strcmp(name, "divided_again")) ck_assert_double_eq_tol(value, 1.0 / M, 1e-15);
+            if (!strcmp(name, "not_divided")) ck_assert(divides && value == M);
+            if (!strcmp(name, "other_reduction")) ck_assert_double_eq_tol(value, means ? D : 1.0 / D, 1e-15);
+            if (!strcmp(name, "both")) ck_assert(divides && value == M * D);
+        }
+    }
+    cJSON_Delete(root);
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    struct terminal terminal = {file, false, 110};
+    explain_gradients_text(&result, false, &terminal);
+    fclose(file);
+    ck_assert_ptr_nonnull(strstr(text, "pytorch_mean"));
+    ck_assert_ptr_nonnull(strstr(text, "M*D = 15"));
+    ck_assert_ptr_nonnull(strstr(text, "mistakes"));
+    free(text);
+}
+END_TEST
+
 static char *render(bool quiet, bool verbose)
 {
     char *text = NULL;
@@ -492,6 +574,8 @@ int main(void)
     tcase_add_test(tcase, loss_ledger_finds_the_factor);
     tcase_add_test(tcase, loss_ledger_finds_what_was_lost);
     tcase_add_test(tcase, explain_loss_names_the_factor);
+    tcase_add_test(tcase, explain_loss_compares_conventions);
+    tcase_add_test(tcase, explain_gradients_multiplies);
     tcase_add_test(tcase, text_tells_the_verdict);
     tcase_add_test(tcase, text_draws_the_cycle);
     tcase_add_test(tcase, junit_escapes);
