@@ -24,6 +24,7 @@ struct machine_options {
     int threads;               /* >= 1; more than ranks is cut to ranks */
     uint64_t interleave;       /* the order in which a worker runs the ready ranks of a round; 0: ascending */
     size_t stack_bytes;        /* 0: 256 KiB */
+    bool messages_only;        /* ranks never meet (sim/jobs.h): collectives go message by message; the same bits */
     bool trace;                /* keep every event, not only the last few of a rank */
     struct site_plan *plan;    /* borrowed; may be NULL */
     /* Virtual time of one message: seconds from post to arrival. NULL: 0. */
