@@ -247,7 +247,7 @@ void all_reduce_to(struct communicator *c, struct group *g, const struct comm *h
     finish(start_all_reduce(c, g, how, out, in, op));
 }
 
-void reduce(struct communicator *c, struct group *g, const struct comm *how, struct buffer out, struct buffer in,
+void reduce_to(struct communicator *c, struct group *g, const struct comm *how, struct buffer out, struct buffer in,
             enum reduce_op op, int root)
 {
     finish(start_reduce(c, g, how, out, in, op, root));

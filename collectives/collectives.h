@@ -7,7 +7,7 @@
  * REDUCE_AVG divides the finished sum by the size.
  *
  * In place or not:
- *   all_reduce, broadcast          in place (all_reduce_to and reduce: out may be in)
+ *   all_reduce, broadcast          in place (all_reduce_to, reduce_to: out may be in)
  *   all_gather, gather             in may be its own place in out
  *   reduce_scatter, scatter        out may be its own place in in
  *   all_to_all                     out and in don't overlap
@@ -41,7 +41,7 @@ void all_reduce(struct communicator *c, struct group *g, const struct comm *how,
 void all_reduce_to(struct communicator *c, struct group *g, const struct comm *how, struct buffer out,
                    struct buffer in, enum reduce_op op);
 /* The same on the root alone. */
-void reduce(struct communicator *c, struct group *g, const struct comm *how, struct buffer out, struct buffer in,
+void reduce_to(struct communicator *c, struct group *g, const struct comm *how, struct buffer out, struct buffer in,
             enum reduce_op op, int root);
 /* out = member 0's part, member 1's part, ...; counts[size] elements each (0 allowed), or NULL where all
  * give in.count. out.ledger becomes the sum of the members' ledgers. */

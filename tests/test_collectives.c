@@ -90,7 +90,7 @@ static void check_reduce(struct communicator *c, struct group *g, int a, size_t 
         put(in, i, code(g->me, i));
     came_from(in, 1, g->me);
     struct comm how = how_with(&site_reduce, a);
-    reduce(c, g, &how, out, in, op, root);
+    reduce_to(c, g, &how, out, in, op, root);
     for (size_t i = 0; i < n; i++) {
         REQUIRE(at(in, i) == code(g->me, i));
         REQUIRE(g->me == root ? at(out, i) == reduced(g->size, i, op, f) : isnan(at(out, i)));
@@ -404,7 +404,7 @@ static void check_order(struct communicator *c, struct group *g, int a, size_t n
     if (is_op(a, "all_reduce"))
         all_reduce_to(c, g, &how, out, in, REDUCE_SUM);
     else if (is_op(a, "reduce"))
-        reduce(c, g, &how, out, in, REDUCE_SUM, root);
+        reduce_to(c, g, &how, out, in, REDUCE_SUM, root);
     else
         reduce_scatter(c, g, &how, out, in, NULL, REDUCE_SUM);
     for (size_t i = 0; i < n; i++) {
