@@ -18,8 +18,8 @@
  * Order: of chunk j S(1, j), where S(d, r) = S(2d, r) + S(2d, r xor d) and S(Q, r) = r[r] (+ r[r+Q] where
  * that exists), rounded to the wire's format after each addition.
  * Limits: chunks differ in size where P is no power of two; surplus members move whole buffers.
- * Cost: P = Q: 2 log2 P messages a rank, over all ranks exactly 2 n (P-1) elements. Else 2 n for each surplus
- * member more. (Rabenseifner: Optimization of Collective Reduction Operations, 2004; Thakur, Rabenseifner,
+ * Cost: 2 log2 Q messages a rank of the first Q, one more where it has a surplus member to serve, one for each
+ * of those; over all ranks exactly 2 n (P-1) elements, as the ring. (Rabenseifner: Optimization of Collective Reduction Operations, 2004; Thakur, Rabenseifner,
  * Gropp: Optimization of Collective Communication Operations in MPICH, 2005.) */
 #include "collectives/operation.h"
 

@@ -331,7 +331,7 @@ static void frame_scatter(struct operation *o)
 static void frame_all_to_all(struct operation *o)
 {
     struct buffer in = o->in, out = o->out;
-    size_t sources = 0, offset = 0;
+    size_t sources = 0;
     bool shrunk = deviation_kind(o->due) == DEVIATION_SHRINK_COUNT;
     for (int i = 0; i < o->size; i++)
         sources += o->source_counts[i];
@@ -339,7 +339,7 @@ static void frame_all_to_all(struct operation *o)
     values_copy(from, in.data, least(sources, in.count), o->storage);
     values_round(from, sources, o->storage, o->wire);
     operation_layout(o, o->sources, o->source_counts, from, in.ledger);
-    for (int i = 0; i < o->size && shrunk; offset += o->source_counts[i++]) { /* each part one element shorter */
+    for (int i = 0; i < o->size && shrunk; i++) { /* each part one element shorter */
         struct part *source = &o->sources[i];
         size_t count = deviation_count(o->due, source->count, o->uncounted);
         copy_counted(o, source->data, &count, source->data, &source->count, 1);

@@ -455,6 +455,162 @@ START_TEST(order_of_additions)
 }
 END_TEST
 
+/* ---- what it costs ---- */
+
+enum { COST_COUNT = 53, COST_ROOT = 1 };
+
+/* Every algorithm once, each alone in its row of traffic. Uneven parts where there are any. */
+static void cost_body(struct communicator *c, int rank, void *context)
+{
+    struct group *g = communicator_group(c, "dp");
+    struct formats f = {FORMAT_FP32, FORMAT_BF16};
+    int root = COST_ROOT % g->size;
+    if (*(const bool *)context)
+        communicator_force_messages(c);
+    for (int a = 0; a < collective_algorithm_count(); a++) {
+        if (is_op(a, "all_reduce"))
+            check_all_reduce(c, g, a, COST_COUNT, f, REDUCE_SUM, true);
+        else if (is_op(a, "reduce"))
+            check_reduce(c, g, a, COST_COUNT, f, REDUCE_SUM, root);
+        else if (is_op(a, "reduce_scatter"))
+            check_reduce_scatter(c, g, a, COST_COUNT, f, REDUCE_SUM, false);
+        else if (is_op(a, "all_gather"))
+            check_gather(c, g, a, COST_COUNT, f, false, -1, false);
+        else if (is_op(a, "gather"))
+            check_gather(c, g, a, COST_COUNT, f, false, root, false);
+        else if (is_op(a, "scatter"))
+            check_scatter(c, g, a, COST_COUNT, f, false, root);
+        else if (is_op(a, "broadcast"))
+            check_broadcast(c, g, a, COST_COUNT, f, root);
+        else if (is_op(a, "all_to_all"))
+            check_all_to_all(c, g, a, COST_COUNT, f, false);
+        else {
+            struct comm how = how_with(&site_move, a);
+            REQUIRE(is_op(a, "barrier"));
+            barrier(c, g, &how);
+        }
+    }
+}
+
+static int log2_up(int p)
+{
+    int log = 0;
+    while (1 << log < p)
+        log++;
+    return log;
+}
+
+/* Messages of one rank; -1: the heads say it of all ranks only. */
+static int messages_of(const struct traffic *t, int p, int rank)
+{
+    bool root = rank == COST_ROOT % p;
+    int q = 1 << log2_up(p);
+    q = q > p ? q / 2 : q;
+    if (strcmp(t->algorithm, "halving_doubling") == 0)
+        return rank >= q ? 1 : 2 * log2_up(q) + (rank + q < p);
+    if (strcmp(t->algorithm, "tree") == 0 || strcmp(t->op, "broadcast") == 0)
+        return -1;
+    if (strcmp(t->op, "all_reduce") == 0)
+        return 2 * (p - 1);
+    if (strcmp(t->op, "reduce") == 0 || strcmp(t->op, "gather") == 0)
+        return !root;
+    if (strcmp(t->op, "scatter") == 0)
+        return root ? p - 1 : 0;
+    return strcmp(t->op, "barrier") == 0 ? log2_up(p) : p - 1;
+}
+
+static void all_ranks_cost(const struct traffic *t, int p, uint64_t *ret_messages, uint64_t *ret_elements)
+{
+    uint64_t others = (uint64_t)p - 1, parts = 0, but_roots, pairs = 0;
+    int root = COST_ROOT % p;
+    for (int m = 0; m < p; m++)
+        parts += uneven(m, COST_COUNT);
+    but_roots = parts - uneven(root, COST_COUNT);
+    for (int from = 0; from < p; from++)
+        for (int to = 0; to < p; to++)
+            pairs += from == to ? 0 : pair_count(from, to, COST_COUNT);
+    *ret_messages = 0;
+    for (int m = 0; m < p; m++)
+        *ret_messages += (uint64_t)messages_of(t, p, m);
+    if (messages_of(t, p, 0) < 0)
+        *ret_messages = strcmp(t->op, "broadcast") == 0 ? others : 2 * others;
+    *ret_elements = strcmp(t->op, "all_reduce") == 0 ? 2 * COST_COUNT * others
+                  : strcmp(t->op, "broadcast") == 0 || strcmp(t->op, "reduce") == 0 ? COST_COUNT * others
+                  : strcmp(t->op, "gather") == 0 || strcmp(t->op, "scatter") == 0 ? but_roots
+                  : strcmp(t->op, "all_to_all") == 0 ? pairs
+                  : strcmp(t->op, "barrier") == 0 ? 0 : parts * others;
+}
+
+/* Messages and bytes are those that the heads of the algorithms' files state, by rank where they do. */
+START_TEST(costs)
+{
+    for (int messages = 0; messages < 2; messages++) {
+        bool force = messages;
+        struct ranks ranks = {.mesh = mesh_line(_i), .body = cost_body, .context = &force};
+        ranks_run(&ranks);
+        ck_assert_int_eq(ranks.outcome, MACHINE_FINISHED);
+        ck_assert_int_eq(communicator_traffic_count(ranks.communicators[0]), collective_algorithm_count());
+        for (int a = 0; a < collective_algorithm_count(); a++) {
+            uint64_t all_messages = 0, all_bytes = 0, want_messages, want_elements;
+            const struct traffic *t = NULL;
+            for (int r = 0; r < _i; r++) {
+                t = communicator_traffic(ranks.communicators[r], a);
+                int want = messages_of(t, _i, r);
+                ck_assert_str_eq(t->algorithm, collective_algorithm(a)->name);
+                ck_assert_msg(want < 0 || t->messages == (uint64_t)want, "%s %s: rank %d of %d sends %d messages, not %d",
+                              t->op, t->algorithm, r, _i, (int)t->messages, want);
+                all_messages += t->messages;
+                all_bytes += t->bytes;
+            }
+            all_ranks_cost(t, _i, &want_messages, &want_elements);
+            ck_assert_msg(all_messages == want_messages && all_bytes == 2 * want_elements, "%s %s: %d ranks: %d messages, %d bytes",
+                          t->op, t->algorithm, _i, (int)all_messages, (int)all_bytes);
+        }
+        ranks_done(&ranks);
+    }
+}
+END_TEST
+
+/* ---- in place ---- */
+
+static void in_place_body(struct communicator *c, int rank, void *context)
+{
+    struct group *g = communicator_group(c, "dp");
+    size_t mine = (size_t)rank * 7, p = (size_t)g->size;
+    if (*(const bool *)context)
+        communicator_force_messages(c);
+    for (int op = 0; op < 2; op++) {
+        struct buffer in = buffer_new(7 * p, FORMAT_FP64, FORMAT_FP64), out = in;
+        out.data = values_at(in.data, mine, FORMAT_FP64);
+        out.count = 7;
+        for (size_t i = 0; i < in.count; i++)
+            put(in, i, code(rank, i));
+        struct comm how = at_step(&site_reduce, 1);
+        if (op == 0)
+            reduce_scatter(c, g, &how, out, in, NULL, REDUCE_SUM);
+        else
+            scatter(c, g, &how, out, in, NULL, (int)p - 1);
+        for (size_t i = 0; i < in.count; i++) {
+            double moved = op == 0 ? reduced(g->size, i, REDUCE_SUM, formats[0]) : code((int)p - 1, i);
+            REQUIRE(at(in, i) == (i >= mine && i < mine + 7 ? moved : code(rank, i)));
+        }
+        buffer_free(in);
+    }
+}
+
+/* The output of reduce_scatter and scatter may be its own place in the input; the rest of that stays. */
+START_TEST(output_in_input)
+{
+    for (int messages = 0; messages < 2; messages++) {
+        bool force = messages;
+        struct ranks ranks = {.mesh = mesh_line(_i), .body = in_place_body, .context = &force};
+        ranks_run(&ranks);
+        ck_assert_int_eq(ranks.outcome, MACHINE_FINISHED);
+        ranks_done(&ranks);
+    }
+}
+END_TEST
+
 /* ---- how much the order matters ---- */
 
 enum { DRAWS = 40009, DRAW_RANKS = 8, DRAW_ALGORITHMS = 4 };
@@ -599,6 +755,8 @@ int main(void)
     tcase_set_timeout(tcase, 120);
     tcase_add_loop_test(tcase, sweep, 1, 10);
     tcase_add_loop_test(tcase, order_of_additions, 1, 10);
+    tcase_add_loop_test(tcase, costs, 1, 10);
+    tcase_add_loop_test(tcase, output_in_input, 1, 6);
     tcase_add_test(tcase, order_matters);
     tcase_add_test(tcase, ledger_shows_a_missing_hop);
     tcase_add_test(tcase, without_ledgers);
