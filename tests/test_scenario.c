@@ -97,7 +97,7 @@ static const struct refused refusals[] = {
     {"{\"parallel\":{\"dp_replicate\":2,\"fsdp\":{\"zero\":3}}}", 1, 29, "parallel.dp_replicate", "(HSDP) is not there yet"},
     {"{\"parallel\":{\"context\":{\"method\":\"ulysses\"}}}", 1, 34, "parallel.context.method", "not there yet; there is: \"ring\""},
     {"{\"parallel\":{\"experts\":{\"over_tp\":true}}}", 1, 35, "parallel.experts.over_tp", "not there yet"},
-    {"{\"parallel\":{\"collectives\":{\"all_reduce\":\"tree\"}}}", 1, 42, "parallel.collectives.all_reduce", "'tree' found; allowed: 'ring' or 'fold'"},
+    {"{\"parallel\":{\"collectives\":{\"all_reduce\":\"star\"}}}", 1, 42, "parallel.collectives.all_reduce", "'star' found; allowed: 'ring', 'fold', 'tree' or 'halving_doubling'"},
     {"{\"parallel\":{\"collectives\":{\"all_gahter\":\"ring\"}}}", 1, 29, "parallel.collectives.all_gahter", "did you mean 'all_gather'?"},
     {"{" P ",\"precision\":\"fp31\"}", 1, 28, "precision", "'fp31' found; allowed: 'fp64', 'fp32'"},
     {"{" P ",\"precision\":\"bf16\"}", 1, 28, "precision.param", "'bf16' is not there yet; there is: fp64, fp32"},
