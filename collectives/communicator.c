@@ -3,9 +3,19 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include "collectives/pattern.h"
 #include "sim/assertion.h"
 
 const char *const reduce_op_names[REDUCE_COUNT] = {"sum", "avg", "max"};
+
+/* The same on every rank: all see the one plan. */
+static bool communication_armed(const struct site_plan *plan)
+{
+    for (int i = 0; plan && i < plan->armed_count; i++)
+        if (plan->armed[i].site->kind == SITE_COMMUNICATION)
+            return true;
+    return false;
+}
 
 /* Group names and member lists live in the rank's run arena: a deadlock report reads them after the
  * communicator is gone. */
@@ -30,6 +40,7 @@ struct communicator *communicator_new(struct rank *rank, const struct mesh *mesh
     struct communicator *c = memory_zalloc(sizeof *c);
     c->rank = rank;
     c->mesh = *mesh;
+    c->messages_only = machine_messages_only(rank_machine(rank)) || communication_armed(rank_plan(rank));
     c->scratch = arena_new("collectives.scratch", true);
     c->keep = arena_new("collectives", false);
     c->groups_end = &c->groups;
@@ -51,12 +62,9 @@ void communicator_free(struct communicator *c)
 {
     if (!c)
         return;
-    for (int i = 0; i < c->operation.capacity; i++)
-        ledger_done(&c->operation.ledgers_own[i]);
-    free(c->operation.parts);
-    free(c->operation.counts);
-    free(c->operation.transfers);
-    free(c->operation.ledgers_own);
+    operations_free(c->operations);
+    late_free(c->late);
+    patterns_free(c->patterns);
     saved_free(c->saved, c->saved_count);
     free(c->saved);
     free(c->calls);
@@ -111,6 +119,11 @@ struct group *communicator_group_over(struct communicator *c, const char *name, 
     struct group *group = group_add(c, name, ranks, size);
     free(ranks);
     return group;
+}
+
+void communicator_force_messages(struct communicator *c)
+{
+    c->messages_only = true;
 }
 
 bool communicator_set_algorithm(struct communicator *c, const char *op, const char *algorithm)

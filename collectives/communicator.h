@@ -46,6 +46,9 @@ struct group *communicator_group_over(struct communicator *c, const char *name, 
 struct group *communicator_group_of(struct communicator *c, const char *name, const int *ranks, int size);
 bool communicator_set_algorithm(struct communicator *c, const char *op, const char *algorithm); /* false: unknown */
 
+/* Collectives go message by message from now on, as they do where the plan arms any communication site. */
+void communicator_force_messages(struct communicator *c);
+
 /* ---- what was done: read after the run. Group names live as long as the machine, the rest as c ---- */
 
 struct call_record {              /* one collective call of this rank, in order */

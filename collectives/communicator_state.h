@@ -47,8 +47,12 @@ struct communicator {
     struct arena *keep;               /* as long as the communicator */
     struct group_entry *groups, **groups_end;
     const struct algorithm *chosen[OP_COUNT];
-    struct operation operation;
+    struct operation *operations;     /* all there ever were at once */
+    struct late *late;                /* results that a deviation holds back */
+    struct pattern *patterns;         /* what algorithms do, for meetings in which this rank is member 0 */
     struct ledger ledger;             /* scratch of one call */
+    struct ledger nothing;            /* always empty */
+    bool messages_only;
 
     struct call_record *calls; int calls_count, calls_capacity;
     struct traffic *traffic; int traffic_count, traffic_capacity;
@@ -66,6 +70,21 @@ struct communicator {
 
 struct group_entry *group_make(struct arena *arena, const char *name, const int *ranks, int size, int rank);
 
+void operation_reserve(struct operation *o, int size);
+void operations_free(struct operation *o);
+/* Sets parts' uncounted so that the last o->uncounted elements of all are (all_reduce). */
+void parts_uncounted(struct operation *o);
+
+/* ---- meeting.c ---- */
+void meeting_post(struct operation *o);
+
+/* ---- late.c: results that come after their wait ---- */
+struct late;
+void late_complete(struct communicator *c);  /* what was held back reaches its buffers */
+struct late *late_before(struct operation *o); /* keeps what the output holds now */
+void late_hold(struct operation *o, struct late *late); /* takes the result away, puts that back */
+void late_free(struct late *late);
+
 void call_log(struct communicator *c, const struct operation *o);
 /* Index of the row for such calls, counted once more. */
 int traffic_row(struct communicator *c, const struct call *call, bool count_call);
@@ -76,6 +95,7 @@ size_t traffic_bytes(size_t count, size_t uncounted, enum format wire);
 void difference_note(struct communicator *c, const struct call *mine, const struct message *message,
                      struct where where, bool point_to_point);
 bool calls_differ(const struct call *a, const struct call *b, bool point_to_point);
+void message_copy(void *to, size_t bytes, size_t tail, const struct message *message);
 void transfer_seen(struct communicator *c, const struct call *call);
 
 /* ---- deviations.c ---- */
@@ -90,19 +110,24 @@ enum communication_deviation deviation_kind(const struct armed *due); /* NULL: D
 /* The deviation of the call that is being made, counted as hit where it has an effect at this side.
  * peer: the other side's global rank for send and receive, else -1. */
 const struct armed *deviation_due(struct communicator *c, const struct site *site, struct where where,
-                                  enum collective_op op, int peer);
+                                  enum collective_op op, int peer, const struct group *g);
 struct group *deviation_group(struct communicator *c, const struct armed *due, struct group *g);
 enum reduce_op deviation_reduce(const struct armed *due, enum reduce_op op);
 int deviation_root(const struct armed *due, int root, int size);
 int deviation_peer(const struct armed *due, int peer, int me, int size);
 enum format deviation_wire(const struct armed *due, enum format wire);
-size_t deviation_count(const struct armed *due, size_t count);
+enum format deviation_hop(const struct armed *due, enum format wire); /* of running sums */
+size_t deviation_count(const struct armed *due, size_t count, size_t uncounted);
+int deviation_divisions(const struct armed *due); /* how often an average is divided */
+/* What a member brings to a reduction, numbers and ledger: twice, none, divided before. */
+void deviation_contribution(struct operation *o, struct part *part);
 /* Rotates count values to the left by first. */
 void values_rotate(struct communicator *c, void *data, size_t count, size_t first, enum format storage);
 /* What the caller gets: keeps it for later steps where that is needed, then stale, scale, corrupt, permute.
- * first_part: elements of the first part; count where there is only one. */
+ * The last `uncounted` elements keep their places and are not corrupted.
+ * first_part: elements of the first part, which change places with the others; 0: they did so before. */
 void deviation_result(struct communicator *c, const struct site *site, struct where where, enum collective_op op,
-                      const struct armed *due, struct buffer result, size_t first_part);
+                      const struct armed *due, struct buffer result, size_t uncounted, size_t first_part);
 /* Whether deviation_result may change or keep anything at this site. */
 bool deviation_watches(const struct communicator *c, const struct site *site);
 void saved_free(struct saved *saved, int count);

@@ -41,6 +41,14 @@ enum communication_deviation deviation_kind(const struct armed *due)
     return DEVIATION_NONE;
 }
 
+/* The argument as an index, or `otherwise` where it is none. */
+static int argument_index(const struct armed *due, int otherwise)
+{
+    if (due->text[0] < '0' || due->text[0] > '9')
+        return otherwise;
+    return (int)(strtoul(due->text, NULL, 10) & 0x7fffffff);
+}
+
 static bool listed(const struct at_list *list, int value)
 {
     for (int i = 0; i < list->count; i++)
@@ -66,7 +74,7 @@ static bool acts_at_receiver(const struct armed *armed, enum communication_devia
 }
 
 const struct armed *deviation_due(struct communicator *c, const struct site *site, struct where where,
-                                  enum collective_op op, int peer)
+                                  enum collective_op op, int peer, const struct group *g)
 {
     struct site_plan *plan = rank_plan(c->rank);
     const struct armed *armed = site_peek(plan, site, where);
@@ -75,15 +83,11 @@ const struct armed *deviation_due(struct communicator *c, const struct site *sit
         return NULL; /* not ours to do or to count */
     if (op == OP_RECEIVE && !acts_at_receiver(armed, kind, peer))
         return NULL;
+    if (kind == DEVIATION_DROP_PEER && argument_index(armed, g->size - 1) % g->size != g->me)
+        return NULL;
+    if (kind == DEVIATION_WRONG_SLOT && op != OP_ALL_GATHER)
+        return NULL;
     return site_pass(plan, site, where);
-}
-
-/* The argument as an index, or `otherwise` where it is none. */
-static int argument_index(const struct armed *due, int otherwise)
-{
-    if (due->text[0] < '0' || due->text[0] > '9')
-        return otherwise;
-    return (int)(strtoul(due->text, NULL, 10) & 0x7fffffff);
 }
 
 /* ---- arguments of the call ---- */
@@ -130,9 +134,71 @@ enum format deviation_wire(const struct armed *due, enum format wire)
     return wire;
 }
 
-size_t deviation_count(const struct armed *due, size_t count)
+enum format deviation_hop(const struct armed *due, enum format wire)
 {
-    return deviation_kind(due) == DEVIATION_SHRINK_COUNT && count > 0 ? count - 1 : count;
+    enum format hop;
+    if (deviation_kind(due) == DEVIATION_ROUND_HOPS)
+        return format_parse(due->text, &hop) && wire_narrows(wire, hop) ? hop : FORMAT_BF16;
+    return wire;
+}
+
+size_t deviation_count(const struct armed *due, size_t count, size_t uncounted)
+{
+    return deviation_kind(due) == DEVIATION_SHRINK_COUNT && count > uncounted ? count - 1 : count;
+}
+
+int deviation_divisions(const struct armed *due)
+{
+    enum communication_deviation kind = deviation_kind(due);
+    return kind == DEVIATION_AVERAGE_TWICE ? 2 : kind != DEVIATION_AVERAGE_FIRST;
+}
+
+/* ---- the contribution to a reduction ---- */
+
+static void contribute_twice(struct operation *o, struct part *part)
+{
+    struct part once = *part;
+    once.data = operation_scratch(o, once.count);
+    values_copy(once.data, part->data, once.count, o->storage);
+    part_reduce(o, part, &once);
+}
+
+/* What changes nothing in the sum, and of nobody. */
+static void contribute_nothing(struct operation *o, struct part *part)
+{
+    for (size_t i = 0; i < part->count; i++)
+        format_set(part->data, i, o->storage, o->reduce == REDUCE_MAX ? -(double)INFINITY : 0.0);
+    part->ledger = NULL;
+}
+
+static void contribute_scaled(struct operation *o, struct part *part, double factor)
+{
+    for (size_t i = 0; i < part->count; i++)
+        format_set(part->data, i, o->storage, format_get(part->data, i, o->storage) * factor);
+    part_round(o, part, o->wire);
+    if (!part->own || !part->ledger)
+        return;
+    ledger_copy(part->own, part->ledger);
+    ledger_scale(part->own, factor);
+    part->ledger = part->own;
+}
+
+void deviation_contribution(struct operation *o, struct part *part)
+{
+    switch (deviation_kind(o->due)) {
+    case DEVIATION_DUPLICATE:
+        contribute_twice(o, part);
+        break;
+    case DEVIATION_DROP_PEER:
+        contribute_nothing(o, part);
+        break;
+    case DEVIATION_AVERAGE_FIRST:
+        if (o->reduce == REDUCE_AVG)
+            contribute_scaled(o, part, format_round(o->wire, format_round(o->storage, 1.0 / o->size)));
+        break;
+    default:
+        break;
+    }
 }
 
 /* ---- the result ---- */
@@ -244,8 +310,9 @@ static void result_stale(struct communicator *c, const struct site *site, struct
 }
 
 void deviation_result(struct communicator *c, const struct site *site, struct where where, enum collective_op op,
-                      const struct armed *due, struct buffer result, size_t first_part)
+                      const struct armed *due, struct buffer result, size_t uncounted, size_t first_part)
 {
+    size_t counted = result.count > uncounted ? result.count - uncounted : 0;
     enum communication_deviation kind = deviation_kind(due);
     if (stale_armed(c, site))
         result_stale(c, site, where, op, kind == DEVIATION_STALE, result);
@@ -254,13 +321,12 @@ void deviation_result(struct communicator *c, const struct site *site, struct wh
         result_scale(result, due->value);
         break;
     case DEVIATION_CORRUPT:
-        if (result.count > 0)
-            format_set(result.data, (size_t)argument_index(due, 0) % result.count, result.storage, NAN);
+        if (counted > 0)
+            format_set(result.data, (size_t)argument_index(due, 0) % counted, result.storage, NAN);
         break;
     case DEVIATION_PERMUTE_CHUNKS:
-        if (op != OP_REDUCE_SCATTER) /* there the parts of the input change places */
-            values_rotate(c, result.data, result.count, first_part < result.count ? first_part : result.count / 2,
-                          result.storage);
+        if (first_part > 0)
+            values_rotate(c, result.data, counted, first_part < counted ? first_part : counted / 2, result.storage);
         break;
     default:
         break;

@@ -18,7 +18,8 @@ void ring_shift(struct communicator *c, struct group *g, const struct comm *how,
     ASSERT(in.storage == out.storage);
     struct buffer shape = {.storage = in.storage, .wire = in.wire, .ledger = in.ledger};
     struct operation *o = operation_begin(c, g, how, OP_RING_SHIFT, shape, REDUCE_SUM, -1);
-    size_t count = deviation_count(o->due, in.count), bytes = count * format_storage_bytes(o->storage);
+    double clock_s = operation_open(o);
+    size_t count = deviation_count(o->due, in.count, how->uncounted), bytes = count * format_storage_bytes(o->storage);
     int places = (shift % o->size + o->size) % o->size;
     places = deviation_peer(o->due, places, 0, o->size);
     o->call.root = places; /* members must agree on it, as on a root */
@@ -28,7 +29,7 @@ void ring_shift(struct communicator *c, struct group *g, const struct comm *how,
     if (wire_narrows(o->storage, o->wire) && count > 0) { /* in stays as it is */
         part.data = operation_scratch(o, count);
         memcpy(part.data, in.data, bytes);
-        values_round(part.data, count, o->storage, o->wire);
+        part_round(o, &part, o->wire);
     }
     struct part arrived = part;
     struct message *message = NULL;
@@ -45,6 +46,8 @@ void ring_shift(struct communicator *c, struct group *g, const struct comm *how,
     }
     if (message)
         operation_release(o, message);
-    deviation_result(c, how->site, o->where, OP_RING_SHIFT, o->due, out, out.count);
+    deviation_result(c, how->site, o->where, OP_RING_SHIFT, o->due, out, how->uncounted,
+                     out.count);
+    operation_close(o, clock_s);
     operation_end(o);
 }

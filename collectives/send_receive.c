@@ -36,9 +36,10 @@ static struct call transfer_call(enum collective_op op, struct group *g, const s
     };
 }
 
-/* What leaves: a copy where anything changes it. The copy lies in c->scratch, its ledger in c->ledger. */
+/* What leaves: a copy where anything changes it. The copy lies in c->scratch, its ledger in c->ledger. An element
+ * that is left out (shrink-count; full: with it) is the last counted one. */
 static struct buffer payload(struct communicator *c, const struct comm *how, struct where where,
-                             const struct armed *due, struct buffer in)
+                             const struct armed *due, struct buffer in, size_t full)
 {
     if (!due && !wire_narrows(in.storage, in.wire) && !deviation_watches(c, how->site))
         return in;
@@ -47,12 +48,18 @@ static struct buffer payload(struct communicator *c, const struct comm *how, str
     copy.data = arena_alloc(c->scratch, bytes ? bytes : 1);
     if (bytes > 0)
         memcpy(copy.data, in.data, bytes);
+    if (in.count < full) {
+        size_t tail = how->uncounted < in.count ? how->uncounted : in.count;
+        values_copy(values_at(copy.data, in.count - tail, in.storage), values_at(in.data, full - tail, in.storage), tail,
+                    in.storage);
+    }
     if (in.ledger) {
         ledger_copy(&c->ledger, in.ledger);
         copy.ledger = &c->ledger;
     }
     values_round(copy.data, copy.count - (how->uncounted < copy.count ? how->uncounted : copy.count), copy.storage, copy.wire);
-    deviation_result(c, how->site, where, OP_SEND, due, copy, copy.count);
+    deviation_result(c, how->site, where, OP_SEND, due, copy, how->uncounted,
+                     copy.count);
     return copy;
 }
 
@@ -60,22 +67,25 @@ struct transfer *send_start(struct communicator *c, struct group *g, const struc
                             uint32_t tag, enum send_mode mode)
 {
     ASSERT(how->site && to >= 0 && to < g->size && tag < tag_limit);
+    late_complete(c);
     struct where where = how->where;
     where.rank = rank_id(c->rank);
-    const struct armed *due = deviation_due(c, how->site, where, OP_SEND, g->ranks[to]);
+    const struct armed *due = deviation_due(c, how->site, where, OP_SEND, g->ranks[to], g);
     enum communication_deviation kind = deviation_kind(due);
     if (kind == DEVIATION_SKIP || kind == DEVIATION_DROP)
         return NULL;
     g = deviation_group(c, due, g);
     to = deviation_peer(due, to % g->size, g->me, g->size);
-    in.count = deviation_count(due, in.count);
+    size_t full = in.count;
+    in.count = deviation_count(due, in.count, how->uncounted);
     in.wire = deviation_wire(due, in.wire);
     struct call call = transfer_call(OP_SEND, g, how, in.count, in.wire);
     transfer_seen(c, &call);
     struct arena_mark mark = arena_mark(c->scratch);
-    struct buffer out = payload(c, how, where, due, in);
+    struct buffer out = payload(c, how, where, due, in, full);
     struct parcel parcel = {
         .data = out.data, .bytes = out.count * format_storage_bytes(out.storage), .ledger = out.ledger,
+        .tail_bytes = (how->uncounted < out.count ? how->uncounted : out.count) * format_storage_bytes(out.storage),
         .accounted_bytes = traffic_bytes(out.count, how->uncounted, out.wire),
     };
     int row = traffic_row(c, &call, true);
@@ -94,15 +104,16 @@ struct transfer *receive_start(struct communicator *c, struct group *g, const st
                                int from, uint32_t tag)
 {
     ASSERT(how->site && from >= 0 && from < g->size && tag < tag_limit);
+    late_complete(c);
     struct where where = how->where;
     where.rank = rank_id(c->rank);
-    const struct armed *due = deviation_due(c, how->site, where, OP_RECEIVE, g->ranks[from]);
+    const struct armed *due = deviation_due(c, how->site, where, OP_RECEIVE, g->ranks[from], g);
     enum communication_deviation kind = deviation_kind(due);
     if (kind == DEVIATION_SKIP || kind == DEVIATION_DROP)
         return NULL;
     g = deviation_group(c, due, g);
     from = deviation_peer(due, from % g->size, g->me, g->size);
-    size_t count = deviation_count(due, out.count);
+    size_t count = deviation_count(due, out.count, how->uncounted);
     enum format wire = deviation_wire(due, out.wire);
     struct call call = transfer_call(OP_RECEIVE, g, how, count, wire);
     transfer_seen(c, &call);
@@ -117,6 +128,7 @@ struct transfer *receive_start(struct communicator *c, struct group *g, const st
 
 void send_wait(struct communicator *c, struct transfer *transfer)
 {
+    late_complete(c);
     if (transfer) /* NULL: a deviation kept it from being posted */
         transport_wait(c->rank, transfer);
 }
@@ -133,8 +145,24 @@ static struct pending pending_remove(struct communicator *c, const struct transf
     return pending;
 }
 
+/* A message's counted elements from the start, its tail (probes) at the end of the `tail` bytes that are kept for
+ * it, what did not arrive NaN. */
+void message_copy(void *to, size_t bytes, size_t tail, const struct message *message)
+{
+    tail = tail < bytes ? tail : bytes;
+    size_t front = bytes - tail, front_there = message->bytes - message->tail_bytes;
+    if (message->bytes != bytes)
+        memory_poison(to, bytes);
+    if (front > 0 && front_there > 0)
+        memcpy(to, message->data, front < front_there ? front : front_there);
+    if (tail > 0 && message->tail_bytes > 0)
+        memcpy((char *)to + front, (const char *)message->data + front_there,
+               tail < message->tail_bytes ? tail : message->tail_bytes);
+}
+
 void receive_wait(struct communicator *c, struct transfer *transfer, const struct comm *how, struct buffer out)
 {
+    late_complete(c);
     if (!transfer) /* a deviation kept it from being posted: the buffer stays as it is */
         return;
     struct pending pending = pending_remove(c, transfer);
@@ -143,11 +171,7 @@ void receive_wait(struct communicator *c, struct transfer *transfer, const struc
     struct arena_mark mark = arena_mark(c->scratch);
     size_t width = format_storage_bytes(out.storage);
     out.count = pending.count < out.count ? pending.count : out.count;
-    size_t bytes = out.count * width, arrived = message->bytes < bytes ? message->bytes : bytes;
-    if (arrived > 0)
-        memcpy(out.data, message->data, arrived);
-    if (arrived < bytes)
-        memory_poison((char *)out.data + arrived, bytes - arrived);
+    message_copy(out.data, out.count * width, how->uncounted * width, message);
     if (pending.wire != message->call.format) /* only where the two sides differ */
         values_round(out.data, out.count, out.storage, pending.wire);
     if (out.ledger)
@@ -156,7 +180,8 @@ void receive_wait(struct communicator *c, struct transfer *transfer, const struc
         difference_note(c, &pending.call, message, pending.where, true);
     trace_add(c->rank, TRACE_RECEIVE, how->site->name, pending.from, message->bytes, pending.where);
     message_release(c->rank, message);
-    deviation_result(c, how->site, pending.where, OP_RECEIVE, pending.due, out, out.count);
+    deviation_result(c, how->site, pending.where, OP_RECEIVE, pending.due, out,
+                     how->uncounted, out.count);
     arena_release(c->scratch, mark);
 }
 

@@ -254,7 +254,7 @@ static void reduce_start(struct bucket *bucket, const struct unit_context *conte
     } else {
         ledger_copy(&bucket->pending_ledger, &bucket->sent_ledger);
         struct buffer both = {bucket->sent, bucket->count + bucket->probe_count, storage, wire, &bucket->pending_ledger};
-        bucket->reducing = all_reduce_start(context->communicator, context->data_group, &how, both, REDUCE_SUM);
+        bucket->reducing = all_reduce_start(context->communicator, context->data_group, &how, both, both, REDUCE_SUM);
     }
 }
 

@@ -21,7 +21,6 @@
 #define MODEL_UNIT_H
 
 #include "collectives/collectives.h"
-#include "model/async_shim.h"
 #include "model/ops.h"
 #include "model/record.h"
 

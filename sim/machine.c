@@ -80,6 +80,7 @@ struct machine *machine_new(const struct machine_options *options, struct error 
     machine->running = memory_zalloc(machine->words * sizeof *machine->running);
     machine->texts = arena_new("machine", false);
     channel_table_init(&machine->channels);
+    meeting_table_init(&machine->meetings);
     workers_new(machine);
     if (!ranks_new(machine, error)) {
         machine_free(machine);
@@ -126,6 +127,7 @@ void machine_free(struct machine *machine)
     uv_cond_destroy(&machine->condition);
     ASSERT(uv_loop_close(&machine->loop) == 0);
     channel_table_done(&machine->channels);
+    meeting_table_done(&machine->meetings);
     liveness_done(machine);
     arena_free(machine->texts);
     stack_pool_free(machine->stacks);

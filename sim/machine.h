@@ -25,6 +25,7 @@ struct machine_options {
     uint64_t interleave;       /* the order in which a worker runs the ready ranks of a round; 0: ascending */
     size_t stack_bytes;        /* 0: 256 KiB */
     const char *coroutine;     /* how ranks switch: a backend of coroutine.h that this build has; NULL: the default */
+    bool messages_only;        /* ranks never meet (sim/jobs.h): collectives go message by message; the same bits */
     bool trace;                /* keep every event, not only the last few of a rank */
     struct site_plan *plan;    /* borrowed; may be NULL */
     /* Virtual time of one message: seconds from post to arrival. NULL: 0. */

@@ -6,6 +6,7 @@
  *   channel.c   matching, by (source, destination, group, tag), first in first out
  *   message.c   payload memory
  *   transport.c what a rank calls
+ *   jobs.c      meetings of ranks, computed between rounds
  *   liveness.c  the wait-for graph and its cycle
  *
  * Who may touch what. During a round a rank's coroutine, on its worker, writes its own struct rank and
@@ -21,6 +22,7 @@
 #include <uv.h>
 
 #include "sim/coroutine.h"
+#include "sim/jobs.h"
 #include "sim/machine.h"
 #include "sim/trace.h"
 #include "sim/transport.h"
@@ -109,7 +111,9 @@ struct trace {
     uint64_t total;
 };
 
-enum rank_state { RANK_READY, RANK_RUNNING, RANK_WAITING, RANK_YIELDED, RANK_ENDED };
+struct post_list { struct post *first, *last; };
+
+enum rank_state { RANK_READY, RANK_RUNNING, RANK_WAITING, RANK_MEETING, RANK_YIELDED, RANK_ENDED };
 
 struct rank {
     struct machine *machine;
@@ -117,10 +121,12 @@ struct rank {
     enum rank_state state;
     struct coroutine *coroutine;
     struct transfer *waiting;    /* for RANK_WAITING */
+    struct post *meets;          /* for RANK_MEETING */
     double time_s, busy_s;
 
     struct block_list sends;           /* posted in this round */
     struct transfer_list receives;
+    struct post_list posts;
     struct block *returns;             /* released in this round, of any home */
     struct message_pool messages;
     struct transfer *transfer_free, *transfer_all;
@@ -145,6 +151,7 @@ struct worker {
     bool started;
     struct ready *ready;         /* of this round, in the order in which they run */
     int ready_count;
+    bool jobs;                   /* this epoch is for jobs, not for ranks */
     /* To the worker: a new epoch is a round to run. `asleep`: it needs the condition to notice. */
     _Alignas(CACHE_LINE) atomic_uint epoch;
     atomic_bool asleep;
@@ -156,7 +163,23 @@ struct worker {
 bool workers_start(struct machine *machine, struct error *error);
 void workers_stop(struct machine *machine);
 void workers_run_round(struct machine *machine); /* all workers' ready ranks, to the barrier */
+void workers_run_jobs(struct machine *machine, bool shared); /* due meetings; not shared: on the loop thread */
 void worker_run_ranks(struct worker *worker);    /* rounds.c: one worker's share */
+void worker_run_jobs(struct worker *worker);     /* jobs.c: likewise */
+
+/* ---- meetings ---- */
+
+struct meeting_table {
+    struct meeting **slots, *spare;
+    struct meeting **due;        /* to run after this round */
+    int due_count, due_capacity;
+    bool shared;                 /* one slice a worker */
+};
+void meeting_table_init(struct meeting_table *table);
+void meeting_table_done(struct meeting_table *table);
+void meetings_merge(struct machine *machine, struct rank *rank); /* what the rank posted, whom it waits for */
+bool meetings_run(struct machine *machine);     /* the due ones; false: there were none */
+bool meetings_give_up(struct machine *machine); /* all that somebody waits for; false: there were none */
 
 /* ---- the machine ---- */
 
@@ -186,6 +209,7 @@ struct machine {
     uv_cond_t condition;
 
     struct channel_table channels;
+    struct meeting_table meetings;
     struct arena *texts;
     struct deadlock deadlock;
 };

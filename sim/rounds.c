@@ -7,6 +7,7 @@
  *   3. merge, on the loop thread, by ascending rank: released messages go home, then the sends and the
  *      receives that were posted are matched in the order in which they were posted. A match completes
  *      a receive (and a synchronous send), and makes a rank ready that is parked on it.
+ *   4. meetings that are due are computed, by all workers (jobs.c).
  * What a rank sees in a round was decided before the round began; so neither the order within a worker
  * nor the number of workers can reach a result. That holds for the number of rounds too.
  *
@@ -142,6 +143,7 @@ static void round_merge(struct machine *machine)
             merge_returns(machine, rank);
             merge_sends(machine, rank);
             merge_receives(machine, rank);
+            meetings_merge(machine, rank);
             if (rank->state == RANK_YIELDED) {
                 rank->state = RANK_READY;
                 rank_set_add(machine->ready, rank->id);
@@ -169,7 +171,7 @@ static bool round_next(struct machine *machine)
         machine->outcome = MACHINE_STOPPED;
         return false;
     }
-    if (rank_set_empty(machine->ready, machine->words)) {
+    if (rank_set_empty(machine->ready, machine->words) && !meetings_give_up(machine)) {
         machine->outcome = machine->ended == machine->options.ranks ? MACHINE_FINISHED : MACHINE_DEADLOCK;
         return false;
     }
@@ -180,6 +182,7 @@ static bool round_next(struct machine *machine)
     round_deal(machine);
     workers_run_round(machine);
     round_merge(machine);
+    meetings_run(machine);
     machine->rounds++;
     return true;
 }

@@ -45,6 +45,7 @@ struct transfer *transport_send(struct rank *rank, int destination, uint32_t tag
     message->source = rank->id;
     message->destination = destination;
     message->tag = tag;
+    message->tail_bytes = parcel.tail_bytes;
     message->call = *call;
     message->arrival_s = rank->time_s; /* the merge adds the cost */
     if (parcel.bytes > 0)

@@ -36,6 +36,7 @@ struct parcel {
     const void *data; size_t bytes;
     const struct ledger *ledger;     /* moves with the data; NULL: none */
     size_t accounted_bytes;          /* what a real system would send (without probes, in the wire's format) */
+    size_t tail_bytes;               /* at the end: probes, which accounts leave out */
 };
 
 struct message {
@@ -43,6 +44,7 @@ struct message {
     uint32_t tag;
     struct call call;                /* the sender's */
     void *data; size_t bytes;        /* receiver may write to it until release */
+    size_t tail_bytes;               /* of these, at the end: the parcel's */
     struct ledger ledger;            /* count 0 where none was sent */
     double arrival_s;
 };

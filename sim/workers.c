@@ -68,7 +68,10 @@ static void worker_main(void *argument)
         worker_await(worker, seen);
         if (atomic_load(&machine->quit))
             return;
-        worker_run_ranks(worker);
+        if (worker->jobs)
+            worker_run_jobs(worker);
+        else
+            worker_run_ranks(worker);
         if (atomic_fetch_sub(&machine->remaining, 1) == 1)
             wake(&machine->loop_asleep, &machine->mutex, &machine->condition);
     }
@@ -110,12 +113,27 @@ void workers_run_round(struct machine *machine)
     if (told > 0) {
         atomic_store(&machine->remaining, told);
         for (int w = 1; w < machine->worker_count; w++) {
+            machine->workers[w].jobs = false;
             if (machine->workers[w].ready_count > 0)
                 worker_tell(&machine->workers[w]);
         }
     }
     worker_run_ranks(&machine->workers[0]);
     if (told > 0)
+        barrier_await(machine);
+}
+
+void workers_run_jobs(struct machine *machine, bool shared)
+{
+    if (shared) {
+        atomic_store(&machine->remaining, machine->worker_count - 1);
+        for (int w = 1; w < machine->worker_count; w++) {
+            machine->workers[w].jobs = true;
+            worker_tell(&machine->workers[w]);
+        }
+    }
+    worker_run_jobs(&machine->workers[0]);
+    if (shared)
         barrier_await(machine);
 }
 

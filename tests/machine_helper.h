@@ -29,7 +29,7 @@ static inline struct transfer *post_bytes(struct rank *rank, int to, uint32_t ta
                                    enum send_mode mode)
 {
     struct call call = call_of("send", "test.send", 3);
-    return transport_send(rank, to, tag, &call, (struct parcel){data, bytes, NULL, bytes}, mode);
+    return transport_send(rank, to, tag, &call, (struct parcel){data, bytes, NULL, bytes, 0}, mode);
 }
 
 static inline struct transfer *post_receive(struct rank *rank, int from, uint32_t tag)

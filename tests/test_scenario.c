@@ -97,7 +97,7 @@ static const struct refused refusals[] = {
     {"{\"parallel\":{\"fsdp\":{\"zero\":4}}}", 1, 29, "parallel.fsdp.zero", "4 found; allowed: an integer from 0 to 3"},
     {"{\"parallel\":{\"context\":{\"method\":\"ulysses\"}}}", 1, 34, "parallel.context.method", "not there yet; there is: \"ring\""},
     {"{\"parallel\":{\"experts\":{\"over_tp\":true}}}", 1, 35, "parallel.experts.over_tp", "not there yet"},
-    {"{\"parallel\":{\"collectives\":{\"all_reduce\":\"tree\"}}}", 1, 42, "parallel.collectives.all_reduce", "'tree' found; allowed: 'ring' or 'fold'"},
+    {"{\"parallel\":{\"collectives\":{\"all_reduce\":\"star\"}}}", 1, 42, "parallel.collectives.all_reduce", "'star' found; allowed: 'ring', 'fold', 'tree' or 'halving_doubling'"},
     {"{\"parallel\":{\"collectives\":{\"all_gahter\":\"ring\"}}}", 1, 29, "parallel.collectives.all_gahter", "did you mean 'all_gather'?"},
     {"{" P ",\"precision\":\"fp31\"}", 1, 28, "precision", "'fp31' found; allowed: 'fp64', 'fp32'"},
     {"{" P ",\"precision\":\"fp8_e5m2\"}", 1, 28, "precision", "'fp8_e5m2' found; allowed: 'fp64', 'fp32', 'bf16' or 'fp16'"},

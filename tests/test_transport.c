@@ -125,9 +125,9 @@ static void leftover_main(struct rank *rank, void *argument)
         ledger_add_term(&ledger, (struct origin){2, 1, 5, 0}, 3, 0.5);
         struct call call = call_of("send", "pp.send_activation", 3);
         call.sequence = 17;
-        transport_send(rank, 0, 6, &call, (struct parcel){"xyz", 3, &ledger, 12}, SEND_ASYNC);
-        transport_send(rank, 0, 7, &call, (struct parcel){"xyzw", 4, NULL, 16}, SEND_ASYNC);
-        transport_send(rank, 0, 8, &call, (struct parcel){"xyzwv", 5, &ledger, 20}, SEND_ASYNC);
+        transport_send(rank, 0, 6, &call, (struct parcel){"xyz", 3, &ledger, 12, 0}, SEND_ASYNC);
+        transport_send(rank, 0, 7, &call, (struct parcel){"xyzw", 4, NULL, 16, 0}, SEND_ASYNC);
+        transport_send(rank, 0, 8, &call, (struct parcel){"xyzwv", 5, &ledger, 20, 0}, SEND_ASYNC);
         ledger_done(&ledger);
     } else if (rank_id(rank) == 0) {
         transport_receive(rank, 2, 6, &(struct call){.group_id = 3});

@@ -27,6 +27,8 @@ struct ranks {
     int threads;
     uint64_t interleave;
     struct site_plan *plan;
+    bool messages_only, trace;
+    double (*message_cost_s)(void *context, int source, int destination, size_t bytes);
     void (*body)(struct communicator *c, int rank, void *context);
     void *context;
     /* After ranks_run: */
@@ -54,6 +56,7 @@ static inline void ranks_run(struct ranks *ranks)
     struct machine_options options = {
         .ranks = mesh_ranks(&ranks->mesh), .threads = ranks->threads ? ranks->threads : 1,
         .interleave = ranks->interleave, .plan = ranks->plan,
+        .messages_only = ranks->messages_only, .trace = ranks->trace, .message_cost_s = ranks->message_cost_s,
     };
     ck_assert_int_le(options.ranks, RANKS_MAX);
     memset(ranks->communicators, 0, sizeof ranks->communicators);

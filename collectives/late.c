@@ -1,0 +1,79 @@
+/* late: the deviation that does not wait for a collective.
+ *
+ * Its rank takes part in the call all the same, so that the others get theirs; but what came is taken out of
+ * the output again, which holds what it held before (NaN after a start, else what was there), and is put back
+ * when this rank next begins or waits for any communication. So who uses the output at once uses what is not
+ * yet there. */
+#include "collectives/communicator_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct late {
+    struct late *next;
+    struct buffer out;             /* the caller's */
+    void *data; size_t bytes;      /* before: what to put back; held: what to deliver */
+    struct ledger ledger;
+};
+
+struct late *late_before(struct operation *o)
+{
+    struct late *late = memory_zalloc(sizeof *late);
+    late->out = o->out;
+    late->bytes = late->out.count * format_storage_bytes(late->out.storage);
+    late->data = memory_alloc(late->bytes + 1);
+    if (late->bytes > 0)
+        memcpy(late->data, late->out.data, late->bytes);
+    if (late->out.ledger)
+        ledger_copy(&late->ledger, late->out.ledger);
+    return late;
+}
+
+/* Exchanges what is kept with what the output holds. */
+static void late_swap(struct late *late)
+{
+    unsigned char *kept = late->data, *there = late->out.data;
+    for (size_t i = 0; i < late->bytes; i++) {
+        unsigned char byte = kept[i];
+        kept[i] = there[i];
+        there[i] = byte;
+    }
+    if (late->out.ledger) {
+        struct ledger ledger = late->ledger;
+        late->ledger = *late->out.ledger;
+        *late->out.ledger = ledger;
+    }
+}
+
+void late_hold(struct operation *o, struct late *late)
+{
+    late_swap(late);
+    late->next = o->c->late;
+    o->c->late = late;
+}
+
+static void late_done(struct late *late)
+{
+    ledger_done(&late->ledger);
+    free(late->data);
+    free(late);
+}
+
+void late_complete(struct communicator *c)
+{
+    while (c->late) {
+        struct late *late = c->late;
+        c->late = late->next;
+        late_swap(late);
+        late_done(late);
+    }
+}
+
+void late_free(struct late *late)
+{
+    while (late) {
+        struct late *next = late->next;
+        late_done(late);
+        late = next;
+    }
+}
