@@ -144,6 +144,7 @@ void call_log(struct communicator *c, const struct operation *o)
     c->calls[c->calls_count++] = (struct call_record){
         .op = o->call.op, .algorithm = o->call.algorithm, .purpose = o->call.purpose, .group = o->call.group,
         .group_id = o->call.group_id, .sequence = o->call.sequence, .count = o->call.count,
+        .uncounted = o->op == OP_ALL_GATHER || o->op == OP_REDUCE_SCATTER ? o->uncounted * (size_t)o->size : o->uncounted,
         .format = o->call.format, .reduce = o->call.reduce, .root = o->call.root,
         .step = o->where.step, .layer = o->where.layer, .microbatch = o->where.microbatch,
     };

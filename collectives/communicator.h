@@ -53,7 +53,7 @@ void communicator_force_messages(struct communicator *c);
 
 struct call_record {              /* one collective call of this rank, in order */
     const char *op, *algorithm, *purpose, *group;
-    uint32_t group_id; uint64_t sequence, count; enum format format; int reduce, root;
+    uint32_t group_id; uint64_t sequence, count, uncounted; enum format format; int reduce, root; /* uncounted: as struct comm has it */
     int step, layer, microbatch;
 };
 int communicator_calls(const struct communicator *c);
