@@ -52,11 +52,12 @@ void grad_scale(struct program *p)
     }
 }
 
-/* Noted where it did anything. */
-static double accumulate_factor(struct program *p, const struct site *site, const struct unit *unit, struct where where)
+/* Noted where it did anything: an empty accumulator stays empty. */
+static double accumulate_factor(struct program *p, const struct site *site, const struct unit *unit, const struct ledger *in,
+                                struct where where)
 {
     double factor = factor_site(p->run->plan, site, where, 1, &p->numbers);
-    if (factor == 1) return 1;
+    if (factor == 1 || in->count == 0) return 1;
     struct factor_fact fact = {site, p->step, where.microbatch, unit->index, factor};
     record_push(p->record, factors, fact);
     return factor;
@@ -64,7 +65,7 @@ static double accumulate_factor(struct program *p, const struct site *site, cons
 
 void grad_accumulate(struct program *p, struct unit *unit, struct where where)
 {
-    double factor = accumulate_factor(p, &site_pp_grad_accumulate, unit, where);
+    double factor = accumulate_factor(p, &site_pp_grad_accumulate, unit, &unit->grad_ledger, where);
     if (factor == 1) return;
     p->run->ops->vector_scale(unit->grad, factor, unit->full_count + unit->probe_count);
     ledger_scale(&unit->grad_ledger, factor);
@@ -72,5 +73,5 @@ void grad_accumulate(struct program *p, struct unit *unit, struct where where)
 
 void grad_accumulate_reduced(struct program *p, struct unit *unit, struct where where)
 {
-    scale_reduced(p, unit, accumulate_factor(p, &site_dp_grad_accumulate, unit, where));
+    scale_reduced(p, unit, accumulate_factor(p, &site_dp_grad_accumulate, unit, &unit->grad_shard_ledger, where));
 }

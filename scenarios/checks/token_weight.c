@@ -111,6 +111,7 @@ static void find_probe(const struct evidence *e, struct check_output *output, co
     double used = facts_grad_scale(record, c->rank, c->fact->step, c->fact->unit);
     const struct site *accumulated =
         unit_contribution_was_accumulated(record, c->rank, c->fact->step, c->fact->unit);
+    bool own_doing = accumulated && facts_was_scaled(c->rank, accumulated, c->fact->step, c->fact->unit);
     double seeded = loss ? loss->seed / divisor * times * after : 0; /* what went in, if all that follows were right */
     if (times == uses_of(record, c->fact->unit) && close_to(c->got, seeded, limit))
         return; /* told where backward began */
@@ -118,7 +119,8 @@ static void find_probe(const struct evidence *e, struct check_output *output, co
     bool reduced = facts_was_reduced(c->rank, c->fact->step, c->fact->unit);
     const struct site *site = on_ledger && (!reduced || times != uses_of(record, c->fact->unit))
                                   ? NULL /* contribution tells where */
-                              : on_ledger && accumulated ? accumulated
+                              : on_ledger && accumulated
+                                  ? (own_doing ? accumulated : NULL) /* scale-ledger tells on which rank */
                               : on_ledger && !facts_divisors_are_due(record, c->rank, c->fact->step, c->fact->unit)
                                   ? &site_fsdp_grad_divisor
                               : on_ledger && !close_to(used, after, 1e-12)
