@@ -46,11 +46,12 @@ void grad_scale(struct program *p)
     }
 }
 
-/* Noted where it did anything. */
-static double accumulate_factor(struct program *p, const struct site *site, const struct unit *unit, struct where where)
+/* Noted where it did anything: an empty accumulator stays empty. */
+static double accumulate_factor(struct program *p, const struct site *site, const struct unit *unit, const struct ledger *in,
+                                struct where where)
 {
     double factor = factor_site(p->run->plan, site, where, 1, &p->numbers);
-    if (factor == 1) return 1;
+    if (factor == 1 || in->count == 0) return 1;
     struct factor_fact fact = {site, p->step, where.microbatch, unit->index, factor};
     record_push(p->record, factors, fact);
     return factor;
@@ -58,7 +59,7 @@ static double accumulate_factor(struct program *p, const struct site *site, cons
 
 void grad_accumulate(struct program *p, struct unit *unit, struct where where)
 {
-    double factor = accumulate_factor(p, &site_pp_grad_accumulate, unit, where);
+    double factor = accumulate_factor(p, &site_pp_grad_accumulate, unit, &unit->grad_ledger, where);
     if (factor == 1) return;
     p->run->ops->vector_scale(unit->grad, factor, unit->full_count);
     vector_round(unit->grad, unit->trained_count, p->run->ops->storage, p->run->config->precision.accumulate);
@@ -68,5 +69,5 @@ void grad_accumulate(struct program *p, struct unit *unit, struct where where)
 
 void grad_accumulate_reduced(struct program *p, struct unit *unit, struct where where)
 {
-    unit_scale_reduced(unit, &p->context, accumulate_factor(p, &site_dp_grad_accumulate, unit, where));
+    unit_scale_reduced(unit, &p->context, accumulate_factor(p, &site_dp_grad_accumulate, unit, &unit->pieces[0].reduced_ledger, where));
 }

@@ -29,7 +29,10 @@ static bool formula_fits(const struct evidence *evidence, const struct fault *fa
     bool times = !strcmp(part->deviation, "times"), set = !strcmp(part->deviation, "set");
     if (fault->parts_count != 1 || strcmp(part->site, group->site->name) || !part->text[0] || !(times || set))
         return false;
-    if (group->site != &site_pp_loss_scale && group->site != &site_dp_loss_scale && group->site != &site_loss_denominator) return false;
+    if (group->site != &site_pp_loss_scale && group->site != &site_dp_loss_scale &&
+        group->site != &site_loss_denominator)
+        return false;
+    const struct loss_convention *convention = loss_convention_of(&evidence->parallel->config);
     int compared = 0;
     for (int i = 0; i < group->count; i++) {
         const struct finding *f = group->findings[i];
@@ -39,7 +42,8 @@ static bool formula_fits(const struct evidence *evidence, const struct fault *fa
         struct error error = {0};
         double value;
         if (!factor_parse(part->text, &numbers, &value, &error)) return false;
-        double due = group->site != &site_loss_denominator ? value : times ? 1 / value : loss_value(loss_convention_of(&evidence->parallel->config)->denominator, &numbers) / value;
+        double denominator = loss_value(convention->denominator, &numbers);
+        double due = group->site != &site_loss_denominator ? value : times ? 1 / value : denominator / value;
         if (!(fabs(f->got / f->expected - due) <= 1e-9 * fabs(due))) return false;
         compared++;
     }

@@ -2,6 +2,7 @@
  * what to look at next. In the sentences stand
  *   {Ranks} {ranks}  "Rank 6", "ranks 6 and 7"       {unit}   "layer 3"; "every unit" where all are concerned
  *   {ratio}          "1/M" with its letters explained {step}   the step       {first} the first finding's own sentence
+ *   {weight} {denominator} {printed}   what the loss convention makes due
  *   {mb}             "micro-batch 2", "every micro-batch"     {s} {es} {do} {their}  by the number of ranks
  * The scenario's file is not known here: SCENARIO stands for it. */
 #include <math.h>
@@ -51,7 +52,7 @@ static const struct words table[] = {
      "token weighs {ratio} of what is due",
      "look at the count behind the denominator: count targets that the loss uses, after the shift"},
     {"loss.denominator", NULL,
-     "{Ranks} divide{s} the summed loss by another number than the valid tokens of the step: every token weighs "
+     "{Ranks} divide{s} the summed loss by another number than {denominator}: every token weighs "
      "{ratio} of what is due",
      "look at the denominator of the loss; 'hpsim explain loss SCENARIO' shows every factor"},
     {"pp.loss.scale", "N/(n*M*D)",
@@ -67,7 +68,7 @@ static const struct words table[] = {
     {"pp.loss.scale", "0", "On {ranks} the loss of {mb} is multiplied by 0: it contributes nothing",
      "look at which loss backward is called on"},
     {"pp.loss.scale", NULL,
-     "On {ranks} the loss of {mb} is multiplied by {pattern} beside 1/N: each token's weight is {ratio} {relative}",
+     "On {ranks} the loss of {mb} is multiplied by {pattern} beside {weight}: each token's weight is {ratio} {relative}",
      "'hpsim explain loss SCENARIO' shows every factor; look where the schedule divides the loss by the number of "
      "micro-batches"},
     {"dp.loss.scale", "N/(n_rank*D)",
@@ -89,7 +90,7 @@ static const struct words table[] = {
      "The loss that {ranks} print{s} in step {step} is {ratio} of the reduced one; gradients are not concerned",
      "look at what divides the loss between its reduction and the print"},
     {"loss.report_reduce", NULL,
-     "The loss that {ranks} report{s} in step {step} is {ratio} of the mean over all valid tokens; gradients are not "
+     "The loss that {ranks} report{s} in step {step} is {ratio} of {printed}; gradients are not "
      "concerned",
      "look at the reduction of the printed loss: over which ranks, and whether stages without a loss are counted"},
     {"pp.send_grad", NULL,
@@ -247,6 +248,7 @@ struct speaker {
 static void say_name(const struct speaker *s, const char *name, size_t length, char *text, size_t size)
 {
     const struct diagnosis *d = s->diagnosis;
+    const struct loss_convention *convention = loss_convention_of(s->evidence->config);
     int step = d->place.step;
     bool one = d->ranks_count == 1;
     text[0] = '\0';
@@ -272,6 +274,14 @@ static void say_name(const struct speaker *s, const char *name, size_t length, c
     } else if (!strncmp(name, "relative", length)) {
         bool of_means = strcmp(s->group->pattern, d->ratio) && d->ratio[0];
         snprintf(text, size, of_means ? "times what a mean of the micro-batches' means would give" : "of what is due");
+    } else if (!strncmp(name, "weight", length)) {
+        snprintf(text, size, "%s", convention->weight);
+    } else if (!strncmp(name, "denominator", length)) {
+        bool step_tokens = !strcmp(convention->denominator, "N");
+        snprintf(text, size, "%s%s", step_tokens ? "the valid tokens of the step" : "due, ", step_tokens ? "" : convention->denominator);
+    } else if (!strncmp(name, "printed", length)) {
+        bool token_mean = !strcmp(convention->logged, "1/N");
+        snprintf(text, size, token_mean ? "the mean over all valid tokens" : "what is due");
     } else if (!strncmp(name, "step", length)) {
         snprintf(text, size, "%d", step);
     } else if (!strncmp(name, "mb", length)) {

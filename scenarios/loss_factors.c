@@ -114,7 +114,8 @@ void loss_factor_describe(struct finding *finding, const struct record *record, 
         finding_say(finding,
                     "rank %d divides the loss of micro-batch %d in step %d by %.17g where %.17g%s due: "
                     "every token weighs %s of what is due",
-                    rank, m, fact->step, fact->denominator, fact->denominator * ratio, token_mean ? " valid tokens are" : " is", what);
+                    rank, m, fact->step, fact->denominator, fact->denominator * ratio,
+                    token_mean ? " valid tokens are" : " is", what);
         break;
     case LOSS_FACTOR_SCALE:
         finding_say(

@@ -4,7 +4,8 @@
  *     loss.denominator          the denominator used, against the convention's with N as the rank got it
  *     pp.loss.scale             the scale beside it, against the convention's
  *     dp.loss.scale             what makes up for the reduction over data ranks, against what it divides by
- * (model/loss_convention.h), and the number that really multiplied each token's gradient, against compensation * scale / denominator. */
+ * (model/loss_convention.h), and the number that really multiplied each token's gradient, against compensation * scale /
+ * denominator. */
 #ifndef SCENARIOS_LOSS_FACTORS_H
 #define SCENARIOS_LOSS_FACTORS_H
 

@@ -144,7 +144,8 @@ bool unit_contribution_is_right(const struct record *record, const struct rank_r
 {
     int D = layout_data_ranks(&record->config.layout), M = record->config.layout.microbatches;
     int uses = fact->unit == 0 && record->config.model.tie_embeddings ? 2 : 1;
-    double divisor = facts_divisor_due(&record->config), after = facts_grad_scale(record, rank, fact->step, fact->unit);
+    double divisor = facts_divisor_due(&record->config);
+    double after = facts_grad_scale(record, rank, fact->step, fact->unit);
     if (fact->ledger.count != uses * D * M) return false;
     for (int i = 0; i < fact->ledger.count; i++) {
         const struct ledger_term *term = &fact->ledger.terms[i];
@@ -162,7 +163,8 @@ bool unit_contribution_is_right(const struct record *record, const struct rank_r
     return true;
 }
 
-const struct site *unit_contribution_was_accumulated(const struct record *record, const struct rank_record *rank, int step, int unit)
+const struct site *unit_contribution_was_accumulated(const struct record *record, const struct rank_record *rank,
+                                                     int step, int unit)
 {
     static const struct site *const sites[] = {&site_pp_grad_accumulate, &site_dp_grad_accumulate};
     bool apart = parts_are_apart(record, unit);

@@ -35,7 +35,8 @@ bool unit_contribution_is_right(const struct record *record, const struct rank_r
                                 const struct gradient_fact *fact);
 /* The site of a factor that scaled the gradient so far between micro-batches: on any rank whose gradients are in this
  * one; NULL: none. */
-const struct site *unit_contribution_was_accumulated(const struct record *record, const struct rank_record *rank, int step, int unit);
+const struct site *unit_contribution_was_accumulated(const struct record *record, const struct rank_record *rank,
+                                                     int step, int unit);
 /* Where a wrong factor after the reduction comes from: the count of tokens that this rank was given, or the factor. */
 const struct site *unit_contribution_grad_scale(const struct record *record, const struct rank_record *rank, int step);
 /* Which reduction it was that went wrong for this unit: where the unit is a tied embedding in two copies, and another

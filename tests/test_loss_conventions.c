@@ -195,6 +195,7 @@ START_TEST(wrong_factors_are_named)
         {"pp.grad_scale", "twice", NULL, 0, SMALL_EVERYWHERE},
         {"pp.grad_scale", "times", "1/M", 0, SMALL_EVERYWHERE},
         {"pp.grad_scale", "times", "M", 0, -1, 1, -1, 2},
+        {"pp.grad_scale", "times", "M", 0, 1, 0, -1, -1},
         {"pp.grad.accumulate", "per-accumulation-step", "1/M", 0, SMALL_EVERYWHERE},
         {"dp.grad.accumulate", "per-accumulation-step", "1/D", 0, SMALL_EVERYWHERE},
         {"loss.report", "times", "1/N", 0, SMALL_EVERYWHERE},

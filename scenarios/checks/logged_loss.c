@@ -8,8 +8,9 @@
  *     optimized), and the two differ on these data, that is a warning and no finding.
  * Limit: 1e-9 relative (all of it is fp64), and one rounding of the format in which the convention sends the figure
  * from the last stage to the others. Sites, the first that holds: metrics.loss where the reduced figure was multiplied;
- * loss.token_count_reduce where the print is made with a wrong N; loss.report_broadcast, loss.report_reduce where it does not follow from the ranks' own parts; loss.report for each
- * micro-batch whose part is not as due; else none: a wrong weight or denominator further up is the cause. */
+ * loss.token_count_reduce where the print is made with a wrong N; loss.report_broadcast, loss.report_reduce where it
+ * does not follow from the ranks' own parts; loss.report for each micro-batch whose part is not as due; else none: a
+ * wrong weight or denominator further up is the cause. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

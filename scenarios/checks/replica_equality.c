@@ -5,6 +5,7 @@
  * Sites: fsdp.reduce_grad where gradients differ over data ranks, tied.grad_reduce where they do between the tied
  * copies, though all ledgers, weights and factors are as due; optimizer.update where only parameters differ. What
  * differs since something before did has none. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,7 +43,7 @@ static bool inputs_agree(const struct record *record, const struct tensor_entry 
            (!before_a || !before_b || same(before_a, before_b));
 }
 
-/* The reduced gradient's ledger and probes are as due on this rank. */
+/* The reduced gradient's ledger and probes are as due on this rank, and so is what multiplied it afterwards. */
 static bool gradient_is_right(const struct record *record, const struct tensor_entry *entry)
 {
     const struct rank_record *rank = &record->rank[entry->rank];
@@ -50,7 +51,8 @@ static bool gradient_is_right(const struct record *record, const struct tensor_e
     for (int i = 0; i < rank->gradients.count; i++) {
         const struct gradient_fact *fact = &rank->gradients.items[i];
         if (fact->step == entry->fact->step && fact->unit == unit && fact->stage == GRADIENT_REDUCED) {
-            return unit_contribution_is_right(record, rank, fact);
+            double after = facts_grad_scale(record, rank, fact->step, unit), due = facts_grad_scale_due(record, fact->step);
+            return fabs(after - due) <= 1e-9 * fabs(due) && unit_contribution_is_right(record, rank, fact);
         }
     }
     return true;

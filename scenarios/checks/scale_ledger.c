@@ -152,13 +152,15 @@ static void check_ledger(const struct evidence *e, struct check_output *output, 
                          const struct gradient_fact *fact)
 {
     const struct record *record = e->parallel;
-    double divisor = facts_divisor_due(&record->config), after = facts_grad_scale(record, rank, fact->step, fact->unit);
+    double divisor = facts_divisor_due(&record->config);
+    double after = facts_grad_scale(record, rank, fact->step, fact->unit);
     int D = layout_data_ranks(&record->config.layout), M = record->config.layout.microbatches;
     for (int i = 0; i < fact->ledger.count; i++) {
         const struct ledger_term *term = &fact->ledger.terms[i];
         if (term->origin.step != fact->step) continue; /* contribution says so */
-        if (term->origin.rank < 0 || term->origin.rank >= D || term->origin.microbatch < 0 || term->origin.microbatch >= M) continue;
-        double due = loss_weight_due(record, fact->step, term->origin.rank, term->origin.microbatch);
+        int data_rank = term->origin.rank, microbatch = term->origin.microbatch;
+        if (data_rank < 0 || data_rank >= D || microbatch < 0 || microbatch >= M) continue;
+        double due = loss_weight_due(record, fact->step, data_rank, microbatch);
         check_value(output, fabs(term->scale / due - 1), limit);
         const struct rank_record *last = facts_rank(record, record->config.layout.pp - 1, term->origin.rank);
         const struct loss_fact *loss = last ? facts_loss(last, term->origin.step, term->origin.microbatch) : NULL;
@@ -206,8 +208,8 @@ static void run(const struct evidence *e, struct check_output *output)
                 const struct factor_fact *fact = &rank->factors.items[i];
                 if (fact->step == step && fact->site == &site_fsdp_grad_divisor) check_divisor(e, output, rank, fact);
                 if (fact->step == step && fact->site == &site_pp_grad_scale) check_grad_scale(e, output, rank, fact);
-                if (fact->step == step && (fact->site == &site_pp_grad_accumulate || fact->site == &site_dp_grad_accumulate))
-                    check_accumulate(e, output, rank, fact);
+                bool accumulates = fact->site == &site_pp_grad_accumulate || fact->site == &site_dp_grad_accumulate;
+                if (fact->step == step && accumulates) check_accumulate(e, output, rank, fact);
             }
             for (int i = 0; i < rank->gradients.count; i++) {
                 const struct gradient_fact *fact = &rank->gradients.items[i];

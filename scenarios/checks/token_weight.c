@@ -107,7 +107,11 @@ static void find_probe(const struct evidence *e, struct check_output *output, co
     double limit = limit_of(record), divisor = facts_divisor_due(&record->config), weight;
     int times;
     ledger_weight(&c->fact->ledger, c->fact->step, c->data_rank, c->microbatch, &times, &weight);
-    double after = facts_grad_scale_due(record, c->fact->step), used = facts_grad_scale(record, c->rank, c->fact->step, c->fact->unit);
+    double after = facts_grad_scale_due(record, c->fact->step);
+    double used = facts_grad_scale(record, c->rank, c->fact->step, c->fact->unit);
+    const struct site *accumulated =
+        unit_contribution_was_accumulated(record, c->rank, c->fact->step, c->fact->unit);
+    bool own_doing = accumulated && facts_was_scaled(c->rank, accumulated, c->fact->step, c->fact->unit);
     double seeded = loss ? loss->seed / divisor * times * after : 0; /* what went in, if all that follows were right */
     if (times == uses_of(record, c->fact->unit) && close_to(c->got, seeded, limit))
         return; /* told where backward began */
@@ -115,8 +119,8 @@ static void find_probe(const struct evidence *e, struct check_output *output, co
     bool reduced = facts_was_reduced(c->rank, c->fact->step, c->fact->unit);
     const struct site *site = on_ledger && (!reduced || times != uses_of(record, c->fact->unit))
                                   ? NULL /* contribution tells where */
-                              : on_ledger && unit_contribution_was_accumulated(record, c->rank, c->fact->step, c->fact->unit)
-                                  ? unit_contribution_was_accumulated(record, c->rank, c->fact->step, c->fact->unit)
+                              : on_ledger && accumulated
+                                  ? (own_doing ? accumulated : NULL) /* scale-ledger tells on which rank */
                               : on_ledger && !facts_divisors_are_due(record, c->rank, c->fact->step, c->fact->unit)
                                   ? &site_fsdp_grad_divisor
                               : on_ledger && !close_to(used, after, 1e-12)
@@ -195,8 +199,8 @@ static void run(const struct evidence *e, struct check_output *output)
 
 const struct check check_token_weight = {
     .id = "token-weight",
-    .proves = "every valid token weighs 1/N, or what loss_normalization makes due, in every gradient and ignored tokens nothing, measured on the numbers: "
-              "where backward begins, and by probes in the reduced gradients",
+    .proves = "every valid token weighs 1/N, or what loss_normalization makes due, in every gradient and ignored tokens "
+              "nothing, measured on the numbers: where backward begins, and by probes in the reduced gradients",
     .tier = "default",
     .run = run,
 };

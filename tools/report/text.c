@@ -154,7 +154,8 @@ static void print_faults(const struct report *report, const struct terminal *t)
         char line[600];
         snprintf(line, sizeof line, "%s at %s, %llu hits%s%s", outcomes[f->outcome],
                  f->site ? f->site : "several sites", (unsigned long long)f->hits, f->why[0] ? ": " : "", f->why);
-        terminal_paragraph(t, 2, f->fault, 26, f->outcome == FAULT_NOT_HIT ? STYLE_BAD : STYLE_WARN, line);
+        int width = strlen(f->fault) < 26 ? 26 : (int)strlen(f->fault) + 1;
+        terminal_paragraph(t, 2, f->fault, width, f->outcome == FAULT_NOT_HIT ? STYLE_BAD : STYLE_WARN, line);
         any = true;
     }
     if (any) fputc('\n', t->file);
