@@ -75,7 +75,7 @@ static void against_naive(enum format s, struct shape d)
  * sizes around every tile, with padded rows whose padding stays untouched. */
 START_TEST(gemm_is_one_fused_chain)
 {
-    static const int64_t ms[] = {0, 1, 2, 3, 5, 7, 11, 13, 18, 27, 40};
+    static const int64_t ms[] = {0, 1, 2, 3, 5, 7, 9, 11, 13, 14, 15, 16, 17, 18, 27, 29, 40, 61};
     static const int64_t ns[] = {0, 1, 3, 4, 9, 15, 17, 31, 33, 40};
     static const int64_t ks[] = {0, 1, 2, 3, 5, 6, 19};
     for (int s = 0; s < 2; s++)
@@ -86,12 +86,18 @@ START_TEST(gemm_is_one_fused_chain)
 }
 END_TEST
 
-/* The same where k exceeds the block that the kernel cuts it into, and with several panels. */
+/* The same where k exceeds the block that the kernel cuts it into, with several panels, where A is packed too, where its
+ * rows are cut into blocks, and just below and above each of these. */
 START_TEST(gemm_large_is_one_fused_chain)
 {
     for (int s = 0; s < 2; s++) {
         against_naive(storages[s], (struct shape){67, 71, 301});
         against_naive(storages[s], (struct shape){5, 101, 519});
+        against_naive(storages[s], (struct shape){101, 69, 257});
+        against_naive(storages[s], (struct shape){83, 99, 256});
+        against_naive(storages[s], (struct shape){103, 64, 255});
+        against_naive(storages[s], (struct shape){311, 67, 71});
+        against_naive(storages[s], (struct shape){337, 77, 262});
     }
 }
 END_TEST

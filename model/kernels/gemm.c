@@ -53,7 +53,7 @@ static void block(const struct product *g, int64_t row, int64_t rows, int64_t p,
     if (g->pack_a) {
         real *tile = packed;
         for (int64_t i = 0, count; i < rows; i += count, tile += depth * TILE_STRIDE) {
-            count = tile_rows(rows - i);
+            count = tile_rows(rows - i, TILE_ROWS_MAX);
             tile_pack(tile, TILE_STRIDE, !g->transpose_a, depth, count, g->transpose_a ? a + i : a + i * g->lda, g->lda);
         }
     }
@@ -73,7 +73,7 @@ static void block(const struct product *g, int64_t row, int64_t rows, int64_t p,
         }
         strip.a = packed;
         for (int64_t i = 0; i < rows; i += strip.rows) {
-            strip.rows = tile_rows(rows - i);
+            strip.rows = tile_rows(rows - i, TILE_ROWS_MAX);
             for (int64_t next = strip.rows; next < 2 * strip.rows && i + next < rows; next++) {
                 __builtin_prefetch(strip.c + next * g->ldc, 1);
                 __builtin_prefetch(strip.c + next * g->ldc + VEC_WIDTH, 1);
@@ -113,7 +113,7 @@ void FN(gemm)(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t 
                 g.c[i * ldc + j] = 0;
     if (m == 0 || n == 0)
         return;
-    if (m <= TILE_ROWS_MAX && n <= PANEL && k <= K_BLOCK) {
+    if (m <= (n > VEC_WIDTH ? TILE_ROWS_MAX : TILE_ROWS_NARROW) && n <= PANEL && k <= K_BLOCK) {
         one_tile(&g, m, k, accumulate);
         return;
     }

@@ -116,25 +116,25 @@ enum tile_layout { TILE_ROWS_OF_A, TILE_COLUMNS_OF_A, TILE_PACKED };
 /* edge: the last vector of B and C has fewer columns. A tile of 14 x 2 vectors fills the 32 registers of AVX-512 with
  * its sums, two of B and one number of A. Rows of A as it lies are reached from every third of them, as a processor
  * adds one or two times lda to an address for free. */
-enum { TILE_UNROLL = SIMD_LEVEL > 0 ? 4 : 1, TILE_GROUPS = (TILE_ROWS_MAX + 2) / 3 };
+enum { TILE_UNROLL = SIMD_LEVEL > 0 ? 4 : 1, TILE_GROUPS = (TILE_ROWS_NARROW + 2) / 3 };
 
 /* One number of k. */
 SIMD_SPECIALIZE void tile_step(const int rows, const int vecs, const enum tile_layout layout, const bool edge,
-                               vec sums[TILE_ROWS_MAX][2], const real *a[TILE_GROUPS], const real **b, int64_t lda,
+                               vec sums[TILE_ROWS_NARROW][2], const real *a[TILE_GROUPS], const real **b, int64_t lda,
                                int64_t ldb, vec_mask mask)
 {
     vec right[2];
     SIMD_UNROLL(2)
     for (int v = 0; v < vecs; v++)
         right[v] = edge && v == vecs - 1 ? vec_load_mask(*b + v * VEC_WIDTH, mask) : vec_load(*b + v * VEC_WIDTH);
-    SIMD_UNROLL(14)
+    SIMD_UNROLL(16)
     for (int i = 0; i < rows; i++) {
         const vec left = vec_set(layout == TILE_ROWS_OF_A ? a[i / 3][i % 3 * lda] : a[0][i]);
         SIMD_UNROLL(2)
         for (int v = 0; v < vecs; v++)
             sums[i][v] = vec_fma(left, right[v], sums[i][v]);
     }
-    SIMD_UNROLL(5)
+    SIMD_UNROLL(6)
     for (int g = 0; g < (rows + 2) / 3; g++)
         a[g] += layout == TILE_ROWS_OF_A ? 1 : lda;
     *b += ldb;
@@ -149,9 +149,9 @@ SIMD_SPECIALIZE void tile(const int rows, const int vecs, const enum tile_layout
     const vec_mask mask = mask_first(edge ? last : 0);
     const real *a[TILE_GROUPS], *b = strip->b;
     real *c = strip->c + row * ldc;
-    vec sums[TILE_ROWS_MAX][2];
+    vec sums[TILE_ROWS_NARROW][2];
     if (strip->accumulate) {
-        SIMD_UNROLL(14)
+        SIMD_UNROLL(16)
         for (int i = 0; i < rows; i++) {
             SIMD_UNROLL(2)
             for (int v = 0; v < vecs; v++)
@@ -161,13 +161,13 @@ SIMD_SPECIALIZE void tile(const int rows, const int vecs, const enum tile_layout
         }
         c = strip->c + row * ldc;
     } else {
-        SIMD_UNROLL(14)
+        SIMD_UNROLL(16)
         for (int i = 0; i < rows; i++)
             SIMD_UNROLL(2)
             for (int v = 0; v < vecs; v++)
                 sums[i][v] = vec_set(0);
     }
-    SIMD_UNROLL(5)
+    SIMD_UNROLL(6)
     for (int g = 0; g < (rows + 2) / 3; g++)
         a[g] = layout == TILE_ROWS_OF_A ? strip->a + (row + 3 * g) * lda : strip->a + row + 3 * g;
     int64_t p = 0;
@@ -178,7 +178,7 @@ SIMD_SPECIALIZE void tile(const int rows, const int vecs, const enum tile_layout
                 tile_step(rows, vecs, layout, edge, sums, a, &b, lda, ldb, mask);
     for (; p < k; p++)
         tile_step(rows, vecs, layout, edge, sums, a, &b, lda, ldb, mask);
-    SIMD_UNROLL(14)
+    SIMD_UNROLL(16)
     for (int i = 0; i < rows; i++) {
         SIMD_UNROLL(2)
         for (int v = 0; v < vecs; v++)
@@ -200,21 +200,24 @@ SIMD_SPECIALIZE void tile(const int rows, const int vecs, const enum tile_layout
     TILE_FUNCTION(rows, vecs, 0, 0) TILE_FUNCTION(rows, vecs, 0, 1) TILE_FUNCTION(rows, vecs, 1, 0) \
     TILE_FUNCTION(rows, vecs, 1, 1) TILE_FUNCTION(rows, vecs, 2, 0) TILE_FUNCTION(rows, vecs, 2, 1)
 #define TILE(rows) TILE_SHAPE(rows, 1) TILE_SHAPE(rows, 2)
+#define TILE_NARROW(rows) TILE_SHAPE(rows, 1)
 #define TILE_LAYOUT(rows, vecs, layout) {tile_##rows##_##vecs##_##layout##_0, tile_##rows##_##vecs##_##layout##_1}
 #define TILE_SHAPE_LINE(rows, vecs) {TILE_LAYOUT(rows, vecs, 0), TILE_LAYOUT(rows, vecs, 1), TILE_LAYOUT(rows, vecs, 2)}
 #define TILE_LINE(rows) {TILE_SHAPE_LINE(rows, 1), TILE_SHAPE_LINE(rows, 2)},
+#define TILE_NARROW_LINE(rows) {TILE_SHAPE_LINE(rows, 1)},
 
 #if SIMD_LEVEL == 2
-#define TILES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
+#define TILES(X, NARROW) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) NARROW(15) NARROW(16)
 #elif SIMD_LEVEL == 1
-#define TILES(X) X(1) X(2) X(3) X(4) X(5) X(6)
+#define TILES(X, NARROW) X(1) X(2) X(3) X(4) X(5) X(6) NARROW(7) NARROW(8)
 #else
-#define TILES(X) X(1) X(2) X(3) X(4)
+#define TILES(X, NARROW) X(1) X(2) X(3) X(4)
 #endif
-TILES(TILE)
+TILES(TILE, TILE_NARROW)
 
 /* [rows - 1][two vectors][layout][edge] */
-static void (*const tiles[TILE_ROWS_MAX][2][3][2])(const struct strip *, int64_t row) = {TILES(TILE_LINE)};
+static void (*const tiles[TILE_ROWS_NARROW][2][3][2])(const struct strip *, int64_t row) = {
+    TILES(TILE_LINE, TILE_NARROW_LINE)};
 
 void tile_strip(const struct strip *strip)
 {
@@ -224,7 +227,7 @@ void tile_strip(const struct strip *strip)
     }
     const bool two = strip->columns > VEC_WIDTH, edge = strip->columns % VEC_WIDTH != 0;
     for (int64_t row = 0, rows; row < strip->rows; row += rows) {
-        rows = tile_rows(strip->rows - row);
+        rows = tile_rows(strip->rows - row, two ? TILE_ROWS_MAX : TILE_ROWS_NARROW);
         tiles[rows - 1][two][strip->a_transposed ? TILE_COLUMNS_OF_A : TILE_ROWS_OF_A][edge](strip, row);
     }
 }

@@ -12,15 +12,19 @@
 enum {
     PANEL = 2 * VEC_WIDTH,
     TILE_ROWS_MAX = SIMD_LEVEL == 2 ? 14 : SIMD_LEVEL == 1 ? 6 : 4,
+    TILE_ROWS_NARROW = SIMD_LEVEL == 2 ? 16 : SIMD_LEVEL == 1 ? 8 : 4, /* of one vector */
     TILE_STRIDE = (TILE_ROWS_MAX + VEC_WIDTH - 1) / VEC_WIDTH * VEC_WIDTH, /* of a packed tile of A */
     TILE_ROWS = SIMD_LEVEL == 2 ? 12 : SIMD_LEVEL == 1 ? 6 : 4, /* ranged */
 };
 
-/* The height of the next tile where so many rows are left: full ones, but the last two share what is left for them, as
- * a tile of a row or two waits for its own sums. */
-SIMD_INLINE int64_t tile_rows(int64_t left)
+/* The height of the next tile where so many rows are left: as few tiles as it takes, of nearly equal height, as a tile
+ * of a row or two waits for its own sums. */
+SIMD_INLINE int64_t tile_rows(int64_t left, int64_t most)
 {
-    return left >= 2 * TILE_ROWS_MAX ? TILE_ROWS_MAX : left > TILE_ROWS_MAX ? (left + 1) / 2 : left;
+    if (left >= 8 * most)
+        return most;
+    const uint32_t tiles = ((uint32_t)left + (uint32_t)most - 1) / (uint32_t)most;
+    return ((uint32_t)left + tiles - 1) / tiles;
 }
 
 /* A: element (i, p) at a[i * lda + p], or a[p * lda + i] if transposed. B: row p at b + p * ldb; not ranged, no

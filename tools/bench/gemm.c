@@ -1,6 +1,7 @@
 /* gemm: the fixed-order matrix product beside OpenBLAS, one thread, in one process and by turns.
  *
  *   gemm [--fp64] [--quick] [--path P] [--core TYPE]... [SIZE]...
+ *   gemm --ours [--fp64] [--path P] [SIZE]...          only our speed: a line "SIZE GFLOP/s" each, no transposes
  *
  * For each size n and each transpose, n x n x n: a round is a batch of ours, then a batch of OpenBLAS's, each long
  * enough for the clock; the figure is the median over rounds of OpenBLAS's time over ours, so above 1 ours is
@@ -30,6 +31,7 @@ struct setup {
     int sizes[SIZES_MAX], sizes_count;
     const char *cores[CORES_MAX];
     int cores_count;
+    bool ours_only;
 };
 struct figure { double ratio, gflops; }; /* of a core, a size and a transpose */
 typedef void gemm(bool, bool, int64_t, int64_t, int64_t, const void *, int64_t, const void *, int64_t, bool, void *, int64_t);
@@ -138,6 +140,8 @@ static void parse(struct setup *setup, int count, char **words)
     for (int i = 1; i < count; i++) {
         if (!strcmp(words[i], "--fp64"))
             setup->format = FORMAT_FP64;
+        else if (!strcmp(words[i], "--ours"))
+            setup->ours_only = true;
         else if (!strcmp(words[i], "--quick"))
             setup->rounds = 7, setup->batch_s = 5e-4;
         else if (!strcmp(words[i], "--path") && i + 1 < count)
@@ -147,7 +151,7 @@ static void parse(struct setup *setup, int count, char **words)
         else if (strtol(words[i], NULL, 10) > 0 && setup->sizes_count < SIZES_MAX)
             setup->sizes[setup->sizes_count++] = (int)strtol(words[i], NULL, 10);
         else {
-            fprintf(stderr, "usage: gemm [--fp64] [--quick] [--path P] [--core TYPE]... [SIZE]...\n");
+            fprintf(stderr, "usage: gemm [--fp64] [--quick] [--ours] [--path P] [--core TYPE]... [SIZE]...\n");
             exit(2);
         }
     }
@@ -165,6 +169,13 @@ int main(int count, char **words)
 {
     struct setup setup = {.format = FORMAT_FP32, .rounds = 15, .batch_s = 2e-3};
     parse(&setup, count, words);
+    if (setup.ours_only) {
+        struct error error = {0};
+        const struct ops *ops = ops_get(setup.format, setup.path, "fixed", &error);
+        for (int s = 0; ops && s < setup.sizes_count; s++)
+            printf("%d %.2f\n", setup.sizes[s], measure(&setup, ops->gemm, ops->gemm, 0, setup.sizes[s]).gflops);
+        return ops ? 0 : 2;
+    }
     size_t figures_bytes = sizeof(struct figure) * CORES_MAX * SIZES_MAX * 4;
     char *shared = mmap(NULL, figures_bytes + CORES_MAX * 256, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED)
