@@ -199,7 +199,7 @@ static struct operation *start_barrier(struct communicator *c, struct group *g, 
 static void by_messages(struct operation *o)
 {
     enum communication_deviation kind = deviation_kind(o->due);
-    struct late *late = kind == DEVIATION_LATE ? late_before(o) : NULL;
+    struct late *late = kind == DEVIATION_LATE ? late_before(o->out) : NULL;
     struct buffer in = o->in;
     double clock_s = operation_open(o);
     if (kind == DEVIATION_REUSE_BUFFER && o->op != OP_BROADCAST) {
@@ -216,7 +216,7 @@ static void by_messages(struct operation *o)
             ledger_copy(in.ledger, o->out.ledger);
     }
     if (late)
-        late_hold(o, late);
+        late_hold(o->c, late);
 }
 
 static void finish(struct operation *o)

@@ -81,8 +81,8 @@ void meeting_post(struct operation *o);
 /* ---- late.c: results that come after their wait ---- */
 struct late;
 void late_complete(struct communicator *c);  /* what was held back reaches its buffers */
-struct late *late_before(struct operation *o); /* keeps what the output holds now */
-void late_hold(struct operation *o, struct late *late); /* takes the result away, puts that back */
+struct late *late_before(struct buffer out); /* keeps what it holds now */
+void late_hold(struct communicator *c, struct late *late); /* takes the result away, puts that back */
 void late_free(struct late *late);
 
 void call_log(struct communicator *c, const struct operation *o);

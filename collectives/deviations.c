@@ -87,6 +87,10 @@ const struct armed *deviation_due(struct communicator *c, const struct site *sit
         return NULL;
     if (kind == DEVIATION_WRONG_SLOT && op != OP_ALL_GATHER)
         return NULL;
+    if ((kind == DEVIATION_LATE && (op == OP_SEND || op == OP_RING_SHIFT)) ||
+        (kind == DEVIATION_REUSE_BUFFER && (op == OP_RECEIVE || op == OP_RING_SHIFT)) ||
+        (kind == DEVIATION_ALIAS && (op == OP_SEND || op == OP_RECEIVE || op == OP_RING_SHIFT)))
+        return NULL;
     return site_pass(plan, site, where);
 }
 

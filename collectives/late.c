@@ -1,9 +1,9 @@
-/* late: the deviation that does not wait for a collective.
+/* late: the deviation that does not wait for a collective or a receive.
  *
  * Its rank takes part in the call all the same, so that the others get theirs; but what came is taken out of
  * the output again, which holds what it held before (NaN after a start, else what was there), and is put back
  * when this rank next begins or waits for any communication. So who uses the output at once uses what is not
- * yet there. */
+ * yet there. The output must live until then. */
 #include "collectives/communicator_state.h"
 
 #include <stdlib.h>
@@ -16,10 +16,10 @@ struct late {
     struct ledger ledger;
 };
 
-struct late *late_before(struct operation *o)
+struct late *late_before(struct buffer out)
 {
     struct late *late = memory_zalloc(sizeof *late);
-    late->out = o->out;
+    late->out = out;
     late->bytes = late->out.count * format_storage_bytes(late->out.storage);
     late->data = memory_alloc(late->bytes + 1);
     if (late->bytes > 0)
@@ -45,11 +45,11 @@ static void late_swap(struct late *late)
     }
 }
 
-void late_hold(struct operation *o, struct late *late)
+void late_hold(struct communicator *c, struct late *late)
 {
     late_swap(late);
-    late->next = o->c->late;
-    o->c->late = late;
+    late->next = c->late;
+    c->late = late;
 }
 
 static void late_done(struct late *late)

@@ -14,13 +14,14 @@ enum { MARK_UNKNOWN = -1, MARK_SUM = 1 << 30, MARK_ARRIVED = 1 << 29, MARK_INDEX
 struct sum { mark a, b; };
 struct sent { int to; mark *marks; int count; };
 struct expected { int from, number; };          /* the number-th message from there to here */
-struct arrived { int to; struct expected of; int position; };
+struct arrived { int to; struct expected of; int position; bool known; mark is; }; /* is: where known */
 struct event { int peer, index; bool sends; };  /* index: of sent; else number */
 
 struct recorded { /* of one member */
     struct sent *sent; int sent_count, sent_capacity;
     struct event *events; int events_count, events_capacity;
     int *expected_from;                          /* [size] */
+    int *sent_first, *sent_order;                /* [size + 1], [sent_count]: sent, by whom it goes to */
     mark *finals;                                /* [size], by part */
 };
 
@@ -68,7 +69,7 @@ void *recording_arrive(struct recording *r, struct transfer *transfer, size_t co
     for (int i = 0; i < (int)count; i++) {
         GROW(r->arrived, r->arrived_count, r->arrived_capacity);
         marks[i] = MARK_ARRIVED | r->arrived_count;
-        r->arrived[r->arrived_count++] = (struct arrived){r->me, *expected, i};
+        r->arrived[r->arrived_count++] = (struct arrived){.to = r->me, .of = *expected, .position = i};
     }
     return marks;
 }
@@ -116,29 +117,51 @@ static void record_member(struct recording *r, struct operation *o, int me)
 
 /* ---- putting the members together ---- */
 
+static void sent_sort(struct recording *r, struct recorded *m)
+{
+    int size = r->pattern->size;
+    m->sent_first = arena_zalloc(r->scratch, (size_t)(size + 2) * sizeof(int));
+    m->sent_order = arena_alloc(r->scratch, (size_t)(m->sent_count + 1) * sizeof(int));
+    for (int i = 0; i < m->sent_count; i++)
+        m->sent_first[m->sent[i].to + 2]++;
+    for (int to = 0; to < size; to++)
+        m->sent_first[to + 2] += m->sent_first[to + 1];
+    for (int i = 0; i < m->sent_count; i++)
+        m->sent_order[m->sent_first[m->sent[i].to + 1]++] = i;
+}
+
 static const struct sent *sent_by(const struct recording *r, struct expected of, int to, int *ret_index)
 {
     const struct recorded *m = &r->members[of.from];
-    int number = 0;
-    for (int i = 0; i < m->sent_count; i++)
-        if (m->sent[i].to == to && number++ == of.number) {
-            *ret_index = i;
-            return &m->sent[i];
-        }
-    return NULL;
+    int place = m->sent_first[to] + of.number;
+    if (place >= m->sent_first[to + 1])
+        return NULL;
+    *ret_index = m->sent_order[place];
+    return &m->sent[*ret_index];
 }
 
+static mark mark_sent(const struct recording *r, const struct arrived *arrived)
+{
+    int index;
+    const struct sent *sent = sent_by(r, arrived->of, arrived->to, &index);
+    return sent && arrived->position < sent->count ? sent->marks[arrived->position] : MARK_UNKNOWN;
+}
+
+/* What arrived is what was sent, or what that stands for. All on the way are told. */
 static mark resolve(struct recording *r, mark value)
 {
-    for (int hops = 0; value != MARK_UNKNOWN && (value & MARK_ARRIVED); hops++) {
-        const struct arrived *arrived = &r->arrived[value & MARK_INDEX];
-        int index;
-        const struct sent *sent = sent_by(r, arrived->of, arrived->to, &index);
-        if (!sent || arrived->position >= sent->count || hops > r->arrived_count)
-            return MARK_UNKNOWN;
-        value = sent->marks[arrived->position];
+    mark is = value;
+    for (int hops = 0; is != MARK_UNKNOWN && (is & MARK_ARRIVED); hops++) {
+        const struct arrived *arrived = &r->arrived[is & MARK_INDEX];
+        is = arrived->known ? arrived->is : hops > r->arrived_count ? MARK_UNKNOWN : mark_sent(r, arrived);
     }
-    return value;
+    while (value != MARK_UNKNOWN && (value & MARK_ARRIVED) && !r->arrived[value & MARK_INDEX].known) {
+        struct arrived *arrived = &r->arrived[value & MARK_INDEX];
+        value = mark_sent(r, arrived);
+        arrived->known = true;
+        arrived->is = is;
+    }
+    return is;
 }
 
 /* The first contribution in it; its size is everybody's. */
@@ -313,8 +336,6 @@ static void results_collect(struct recording *r)
     }
 }
 
-/* ---- */
-
 static void record(struct pattern *p, const struct operation *like)
 {
     size_t size = (size_t)p->size;
@@ -334,6 +355,8 @@ static void record(struct pattern *p, const struct operation *like)
         r.members[m].expected_from = arena_zalloc(r.scratch, size * sizeof(int));
         record_member(&r, o, m);
     }
+    for (int m = 0; m < p->size; m++)
+        sent_sort(&r, &r.members[m]);
     for (int m = 0; m < p->size && !r.broken; m++)
         keep_member(&r, m);
     if (!r.broken)

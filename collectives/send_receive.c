@@ -57,6 +57,11 @@ static struct buffer payload(struct communicator *c, const struct comm *how, str
         ledger_copy(&c->ledger, in.ledger);
         copy.ledger = &c->ledger;
     }
+    if (deviation_kind(due) == DEVIATION_REUSE_BUFFER) {
+        memset(copy.data, 0, bytes);
+        if (copy.ledger)
+            ledger_clear(copy.ledger);
+    }
     values_round(copy.data, copy.count - (how->uncounted < copy.count ? how->uncounted : copy.count), copy.storage, copy.wire);
     deviation_result(c, how->site, where, OP_SEND, due, copy, how->uncounted,
                      copy.count);
@@ -169,6 +174,7 @@ void receive_wait(struct communicator *c, struct transfer *transfer, const struc
     ASSERT(pending.site == how->site);
     struct message *message = transport_wait(c->rank, transfer);
     struct arena_mark mark = arena_mark(c->scratch);
+    struct late *late = deviation_kind(pending.due) == DEVIATION_LATE ? late_before(out) : NULL;
     size_t width = format_storage_bytes(out.storage);
     out.count = pending.count < out.count ? pending.count : out.count;
     message_copy(out.data, out.count * width, how->uncounted * width, message);
@@ -183,6 +189,8 @@ void receive_wait(struct communicator *c, struct transfer *transfer, const struc
     deviation_result(c, how->site, pending.where, OP_RECEIVE, pending.due, out,
                      how->uncounted, out.count);
     arena_release(c->scratch, mark);
+    if (late)
+        late_hold(c, late);
 }
 
 void send_and_wait(struct communicator *c, struct group *g, const struct comm *how, struct buffer in, int to,

@@ -114,6 +114,36 @@ START_TEST(reuse_buffer)
 }
 END_TEST
 
+/* Point to point: reuse-buffer at the sender, late at the receiver; the other side is no hit. */
+static void transfer_body(struct communicator *c, int rank, void *context)
+{
+    bool is_late = *(const bool *)context;
+    struct group *g = communicator_group(c, "dp");
+    struct comm how = at_step(&site_async, 1), other = at_step(&site_move, 1);
+    struct buffer in = coded(rank, N), out = coded(rank, N);
+    if (rank == 0)
+        send_and_wait(c, g, &how, in, 1, 5, SEND_ASYNC);
+    if (rank == 1) {
+        receive(c, g, &how, out, 0, 5);
+        for (size_t i = 0; i < N; i++)
+            REQUIRE(at(out, i) == (is_late ? code(1, i) : 0));
+        REQUIRE(times_of(out, 1, 1) == is_late && times_of(out, 1, 0) == 0);
+    }
+    barrier(c, g, &other);
+    if (rank == 1 && is_late)
+        REQUIRE(at(out, 3) == code(0, 3) && times_of(out, 1, 0) == 1 && times_of(out, 1, 1) == 0);
+    REQUIRE(at(in, 3) == code(rank, 3));
+    buffer_free(in);
+    buffer_free(out);
+}
+
+START_TEST(transfers)
+{
+    bool is_late = _i;
+    run_armed(is_late ? "late" : "reuse-buffer", "", -1, transfer_body, &is_late, 1);
+}
+END_TEST
+
 /* alias: the output is right, but rank 1's input holds its beginning now, ledger too. */
 static void alias_body(struct communicator *c, int rank, void *context)
 {
@@ -383,6 +413,7 @@ int main(void)
     tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, late);
     tcase_add_test(tcase, reuse_buffer);
+    tcase_add_loop_test(tcase, transfers, 0, 2);
     tcase_add_test(tcase, alias);
     tcase_add_test(tcase, wrong_slot);
     tcase_add_test(tcase, drop_peer);

@@ -6,6 +6,7 @@
 #include "tests/support/ranks.h"
 
 #include "collectives/communicator_state.h"
+#include "collectives/pattern.h"
 #include "sim/hash.h"
 #include "sim/random.h"
 #include "sim/trace.h"
@@ -210,6 +211,56 @@ START_TEST(all_algorithms)
 {
     uint64_t saved = same_in_both_modes((struct ranks){.mesh = mesh_line(_i), .body = all_body});
     ck_assert((_i == 1) == (saved == 0));
+}
+END_TEST
+
+/* ---- every algorithm's pattern ---- */
+
+static void half_of_it(struct operation *o) /* the first part of a ring only: a sum that lacks contributions */
+{
+    struct part arrived;
+    operation_send(o, operation_member(o, 1), &o->parts[0]);
+    struct message *message = operation_receive(o, operation_member(o, -1), &o->parts[0], &arrived);
+    part_reduce(o, &o->parts[0], &arrived);
+    operation_release(o, message);
+}
+static void nobody_sends(struct operation *o)
+{
+    struct part arrived;
+    operation_release(o, operation_receive(o, operation_member(o, -1), &o->parts[0], &arrived));
+}
+
+static bool sound(const struct algorithm *algorithm, int size, int root, int *ret_slots)
+{
+    struct pattern *list = NULL;
+    struct operation like = {.op = algorithm->op, .algorithm = algorithm, .size = size, .root = root};
+    const struct pattern *p = pattern_of(&list, &like);
+    bool result = p->sound && pattern_of(&list, &like) == p;
+    *ret_slots = p->slots;
+    patterns_free(list);
+    return result;
+}
+
+/* Is sound, so that members do meet, for any size and root, and needs few blocks beside inputs and outputs. */
+START_TEST(patterns)
+{
+    const struct algorithm half = {OP_ALL_REDUCE, {"all_reduce", "half"}, half_of_it};
+    const struct algorithm nobody = {OP_BARRIER, {"barrier", "nobody"}, nobody_sends};
+    int slots;
+    for (int size = 2; size <= 33; size++) {
+        for (int i = 0; i < collective_algorithm_count(); i++)
+            for (int root = 0; root < size; root += 1 + size / 5) {
+                const struct collective_algorithm *info = collective_algorithm(i);
+                const struct algorithm *algorithm = NULL;
+                for (int op = 0; op < OP_RING_SHIFT; op++)
+                    if (strcmp(collective_op_names[op], info->op) == 0)
+                        algorithm = algorithm_find((enum collective_op)op, info->name);
+                ck_assert_msg(sound(algorithm, size, root, &slots), "%s %s, %d ranks, root %d", info->op, info->name, size, root);
+                ck_assert_int_le(slots, 6);
+            }
+        ck_assert(!sound(&half, size, 0, &slots));
+        ck_assert(!sound(&nobody, size, 0, &slots));
+    }
 }
 END_TEST
 
@@ -496,6 +547,7 @@ int main(void)
     TCase *tcase = tcase_create("meetings");
     tcase_set_timeout(tcase, 120);
     tcase_add_loop_test(tcase, all_algorithms, 1, 10);
+    tcase_add_test(tcase, patterns);
     tcase_add_test(tcase, shared_among_workers);
     tcase_add_loop_test(tcase, in_flight, 1, 6);
     tcase_add_test(tcase, not_waited_for);
