@@ -50,7 +50,8 @@ static struct buffer filled(size_t count, struct formats f, int rank, int salt)
         put(b, i, i % 29 == 17 && rank == 1 ? (double)INFINITY : i % 31 == 19 ? (double)NAN : value);
     }
     ledger_add_term(b.ledger, (struct origin){.step = 1, .rank = rank}, 1, salt % 2 ? 1.0 : 1.0 / (rank + 3));
-    ledger_add_term(b.ledger, (struct origin){.step = 2, .rank = rank / 2}, 1 + rank % 2, 0.3 + salt % 2);
+    /* Several ranks' in one term: their mean weight depends on the order, in its last bits. */
+    ledger_add_term(b.ledger, (struct origin){.step = 2, .rank = rank / 4}, 1 + rank % 2, salt % 2 ? 1.0 : 0.3 + 0.17 * rank);
     return b;
 }
 
