@@ -20,7 +20,10 @@ void step_begin(struct program *p)
     const struct layout *layout = &config->layout;
     int per = layout_sequences_per_microbatch(config);
     p->report = 0;
-    for (int i = 0; i < p->units_count; i++) p->units[i].backwards = 0;
+    for (int i = 0; i < p->units_count; i++) {
+        p->units[i].backwards = 0;
+        p->units[i].ready_microbatch = -1; /* micro-batch 0 of the step before is not this one's */
+    }
     p->numbers = (struct factor_numbers){.M = layout->microbatches, .D = p->context.data_ranks, .P = layout->pp, .C = 1,
         .T = 1, .E = 1, .A = layout->reduce_op == FSDP_REDUCE_AVG ? p->context.data_ranks : 1,
         .D_shard = layout->dp_shard, .D_replicate = layout->dp_replicate};

@@ -248,7 +248,7 @@ static void head_run_forward(struct program *p, int microbatch, struct microbatc
     struct unit *head = program_unit(p, head_index, 0), *output = output_unit(p, &output_param);
     struct where where = program_where(p, microbatch, head_index);
     unshard(p, head, where, false);
-    if (output != head) unshard(p, output, program_where(p, microbatch, output->index), false);
+    if (output != head) unit_unshard(output, &p->context, program_where(p, microbatch, output->index), false);
     struct head_weights weights = {unit_param_tensor(head, 0, storage_of(p)), unit_param_tensor(output, output_param, storage_of(p))};
     struct layer_context context = layer_context(p, mb);
     int64_t rows = rows_of(p);
@@ -343,7 +343,7 @@ static void head_run_backward(struct program *p, int microbatch, struct microbat
     struct unit *head = program_unit(p, head_index, 0), *output = output_unit(p, &output_param);
     struct where where = program_where(p, microbatch, head_index);
     unshard(p, head, where, true);
-    if (output != head) unshard(p, output, program_where(p, microbatch, output->index), true);
+    if (output != head) unit_unshard(output, &p->context, program_where(p, microbatch, output->index), true);
     struct head_weights weights = {unit_param_tensor(head, 0, storage_of(p)), unit_param_tensor(output, output_param, storage_of(p))};
     struct head_weights gradients = {unit_grad_tensor(head, 0, storage_of(p)), unit_grad_tensor(output, output_param, storage_of(p))};
     struct layer_context context = layer_context(p, mb);

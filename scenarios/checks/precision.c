@@ -80,6 +80,12 @@ static struct bits bits_in(const struct record *record, const struct tensor_fact
     return bits;
 }
 
+/* The last store of a gradient is in the accumulator's format, whatever it came through. */
+static int bits_stored(const struct precision *p, enum tensor_kind kind)
+{
+    return format_traits[kind == TENSOR_PARAM ? p->master : p->accumulate].significand_bits;
+}
+
 static int bits_declared(const struct precision *p, enum tensor_kind kind)
 {
     int a = format_traits[kind == TENSOR_PARAM ? p->master : p->reduce].significand_bits,
@@ -131,7 +137,7 @@ static void check_stores(const struct evidence *e, struct check_output *output, 
         const struct tensor_fact *fact = &rank->tensors.items[i];
         if (fact->step < 0) continue;
         struct bits bits = bits_in(record, fact);
-        bool above = bits.most > bits_declared(p, fact->kind);
+        bool above = bits.most > bits_stored(p, fact->kind);
         bool below = bits.values >= 64 && bits.most < bits_least(p, fact->kind);
         if (below && fact->kind == TENSOR_PARAM && was_narrow(record, rank, fact)) below = false;
         if (above || below) find_store(e, output, rank->rank, fact, bits.most);

@@ -1,0 +1,157 @@
+/* mixes: random layouts of the whole data-parallel family, each against what one rank computes; none raises anything.
+ *
+ * pp 1, 2, 3, 4, 8 x dp_replicate 1, 2, 3 x dp_shard 1, 2, 3, 5 x zero 0..3 x GPipe, 1F1B x every loss convention x
+ * fp64, fp32, bf16, fp16 with loss scaling, and with them by chance: micro-batches, when and how gradients are reduced,
+ * buckets that cut through parameters, their alignment, resharding, prefetch, frozen and tied parameters, algorithms of
+ * the all-reduce, optimizer, clipping, blocking sends. Everything is drawn from the case's number: `test_mixes SOURCE_ROOT
+ * NUMBER` runs that case alone, `long` 14,400 of them instead of 500. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "collectives/collectives.h"
+#include "model/loss_convention.h"
+#include "scenarios/result.h"
+#include "sim/random.h"
+
+static int first_case, cases = 500;
+static uint8_t text[1 << 16];
+static int64_t text_bytes;
+
+static int drawn(struct random_stream *stream, int count)
+{
+    return (int)(random_below(stream, (uint64_t)count));
+}
+
+#define ONE_OF(stream, list) (list)[drawn((stream), (int)(sizeof(list) / sizeof *(list)))]
+
+static void draw_layout(struct random_stream *r, struct run_config *config)
+{
+    static const int stages[] = {1, 2, 3, 4, 8}, replicas[] = {1, 1, 2, 3}, shards[] = {1, 2, 3, 5}, alignments[] = {1, 3, 8};
+    struct layout *l = &config->layout;
+    *l = (struct layout){.pp = ONE_OF(r, stages), .dp_replicate = ONE_OF(r, replicas), .dp_shard = ONE_OF(r, shards),
+                         .zero = drawn(r, 4), .microbatches = 1 + drawn(r, 5), .send_sync = drawn(r, 2)};
+    l->reshard_after_forward = l->zero == ZERO_3 && drawn(r, 2);
+    l->prefetch = l->zero == ZERO_3 ? drawn(r, 4) : 0;
+    l->bucket_elements = l->zero != ZERO_3 && drawn(r, 2) ? 60 + drawn(r, 4000) : 0;
+    l->bucket_alignment = ONE_OF(r, alignments);
+    l->reduce_op = drawn(r, 2) ? FSDP_REDUCE_SUM : FSDP_REDUCE_AVG;
+    l->sync = drawn(r, 2) ? SYNC_EACH_MICROBATCH : SYNC_LAST_MICROBATCH;
+    snprintf(l->schedule, sizeof l->schedule, "%s", drawn(r, 2) ? "GPipe" : "1F1B");
+    int left = 8; /* uneven where pp is 3 */
+    for (int i = 0; i < l->pp; i++) left -= l->layers_per_stage[i] = i == l->pp - 1 ? left : 8 / l->pp;
+    for (int i = drawn(r, 6); i < collective_algorithm_count(); i++) {
+        const struct collective_algorithm *algorithm = collective_algorithm(i);
+        if (strcmp(algorithm->op, "all_reduce") != 0) continue;
+        snprintf(l->all_reduce, sizeof l->all_reduce, "%s", algorithm->name);
+        break;
+    }
+    config->train.global_batch = layout_data_ranks(l) * l->microbatches * (1 + drawn(r, 2));
+}
+
+static void draw_precision(struct random_stream *r, struct run_config *config)
+{
+    int kind = drawn(r, 4);
+    config->precision = precision_of(kind == 0 ? FORMAT_FP64 : FORMAT_FP32);
+    if (kind < 2) return;
+    struct precision *p = &config->precision;
+    enum format narrow = kind == 2 ? FORMAT_BF16 : FORMAT_FP16;
+    p->param = p->compute = narrow;
+    if (drawn(r, 2)) p->residual = narrow;
+    if (drawn(r, 3) == 0) p->softmax = p->logits = narrow;
+    if (drawn(r, 3) == 0) p->reduce = FORMAT_BF16;
+    if (drawn(r, 4) == 0) p->accumulate = FORMAT_BF16;
+    if (drawn(r, 6) == 0) p->compute = drawn(r, 2) ? FORMAT_FP8_E4M3 : FORMAT_FP8_E5M2;
+    if (narrow == FORMAT_FP16)
+        config->train.loss_scale = (struct loss_scale_config){LOSS_SCALING_DYNAMIC, drawn(r, 3) ? 1024 : 1 << 26, 2, 0.5, 2};
+}
+
+static void draw_rest(struct random_stream *r, struct run_config *config)
+{
+    static const char *const frozen[] = {"", "", "", "tok_embeddings.weight", "layers.1.*", "layers.0.attention.wq.weight,norm.weight"};
+    struct model_config *m = &config->model;
+    bool grouped = drawn(r, 2);
+    *m = (struct model_config){.layers = 8, .dim = 12, .heads = 3, .kv_heads = grouped ? 1 : 3, .head_dim = 4, .ffn = 14, .vocab = 256,
+                               .seq = 7 + drawn(r, 12), .causal = drawn(r, 4) > 0, .rope = drawn(r, 4) > 0, .bias = drawn(r, 2),
+                               .tie_embeddings = drawn(r, 2), .document_mask = drawn(r, 3) == 0, .norm_eps = 1e-5, .rope_base = 10000};
+    config->data = (struct data_config){text, text_bytes, drawn(r, 3) ? PACKING_DOCUMENTS : PACKING_STREAM};
+    bool adamw = drawn(r, 2);
+    config->train = (struct train_config){.steps = 2, .optimizer = adamw ? OPTIMIZER_ADAMW : OPTIMIZER_SGD, .lr = adamw ? 1e-3 : 1e-2,
+                                          .beta1 = .9, .beta2 = .95, .eps = 1e-8, .weight_decay = .1, .momentum = drawn(r, 2) ? 0.9 : 0,
+                                          .grad_clip = drawn(r, 3), .loss_normalization = drawn(r, loss_convention_count())};
+    snprintf(config->train.frozen, sizeof config->train.frozen, "%s", ONE_OF(r, frozen));
+    config->machine = (struct machine_config){8, 400, 3, 400, 8, 50};
+}
+
+static struct scenario make(int number)
+{
+    char name[32];
+    snprintf(name, sizeof name, "mix %d", number);
+    struct random_stream stream = random_stream(2027, name);
+    struct scenario s = {.config = {.seed = (uint64_t)number + 1}};
+    draw_rest(&stream, &s.config);
+    draw_layout(&stream, &s.config);
+    draw_precision(&stream, &s.config);
+    return s;
+}
+
+static const char *describe(int number, const struct run_config *c, char text_of[800])
+{
+    const struct layout *l = &c->layout;
+    snprintf(text_of, 800,
+             "case %d: pp %d dp_replicate %d dp_shard %d zero %d %s m %d %s %s%s buckets %d/%d prefetch %d all_reduce %s %s param %s compute %s "
+             "reduce %s accumulate %s residual %s%s frozen '%s'",
+             number, l->pp, l->dp_replicate, l->dp_shard, l->zero, l->schedule, l->microbatches,
+             l->sync == SYNC_EACH_MICROBATCH ? "each" : "last", l->reduce_op == FSDP_REDUCE_SUM ? "sum" : "avg",
+             l->reshard_after_forward ? " reshard" : "", l->bucket_elements, l->bucket_alignment, l->prefetch, l->all_reduce,
+             loss_convention_of(c)->name, format_traits[c->precision.param].name, format_traits[c->precision.compute].name,
+             format_traits[c->precision.reduce].name, format_traits[c->precision.accumulate].name,
+             format_traits[c->precision.residual].name, c->model.tie_embeddings ? " tied" : "", c->train.frozen);
+    return text_of;
+}
+
+START_TEST(no_mix_raises_anything)
+{
+    for (int number = first_case; number < first_case + cases; number++) {
+        struct scenario s = make(number);
+        struct experiment_options options = {.train = {.threads = 1 + number % 2}, .checks = number % 25 ? "default" : "deep"};
+        struct error error = {0};
+        char name[800];
+        struct result *result = experiment_run(&s, &options, &error);
+        ck_assert_msg(result != NULL, "%s: %s", describe(number, &s.config, name), error.message);
+        for (int c = 0; c < result->checks_count; c++) {
+            ck_assert_msg(result->checks[c].status != CHECK_FAIL, "%s: %s: %s", describe(number, &s.config, name),
+                          result->checks[c].id, result->checks[c].why);
+        }
+        ck_assert_msg(result->verdict == VERDICT_CONSISTENT, "%s: %s", describe(number, &s.config, name), verdict_names[result->verdict]);
+        result_free(result);
+    }
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%s/scenarios/corpus.txt", argc > 1 ? argv[1] : ".");
+    if (argc > 2 && !strcmp(argv[2], "long")) cases = 14400;
+    else if (argc > 2) first_case = atoi(argv[2]), cases = 1;
+    FILE *file = fopen(path, "rb");
+    if (!file) {
+        fprintf(stderr, "cannot open %s\n", path);
+        return 1;
+    }
+    text_bytes = (int64_t)fread(text, 1, sizeof text, file);
+    fclose(file);
+    Suite *suite = suite_create("mixes");
+    TCase *tcase = tcase_create("mixes");
+    tcase_set_timeout(tcase, 7200);
+    tcase_add_test(tcase, no_mix_raises_anything);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_set_fork_status(runner, CK_NOFORK);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
