@@ -4,7 +4,7 @@
  * fp64, fp32, bf16, fp16 with loss scaling, and with them by chance: micro-batches, when and how gradients are reduced,
  * buckets that cut through parameters, their alignment, resharding, prefetch, frozen and tied parameters, algorithms of
  * the all-reduce, optimizer, clipping, blocking sends. Everything is drawn from the case's number: `test_mixes SOURCE_ROOT
- * NUMBER` runs that case alone, `long` 14,400 of them instead of 500. */
+ * NUMBER [COUNT]` runs that case alone, or as many from there on, `long` 14,400 of them instead of 500. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -135,7 +135,7 @@ int main(int argc, char **argv)
     char path[1024];
     snprintf(path, sizeof path, "%s/scenarios/corpus.txt", argc > 1 ? argv[1] : ".");
     if (argc > 2 && !strcmp(argv[2], "long")) cases = 14400;
-    else if (argc > 2) first_case = atoi(argv[2]), cases = 1;
+    else if (argc > 2) first_case = atoi(argv[2]), cases = argc > 3 ? atoi(argv[3]) : 1;
     FILE *file = fopen(path, "rb");
     if (!file) {
         fprintf(stderr, "cannot open %s\n", path);

@@ -93,11 +93,16 @@ static int bits_declared(const struct precision *p, enum tensor_kind kind)
     return a < b ? a : b;
 }
 
-/* Below this a healthy tensor of 64 values does not fall: products of two narrow numbers have few bits themselves. */
-static int bits_least(const struct precision *p, enum tensor_kind kind)
+/* Below this a healthy tensor of 64 values does not fall. Sums of few narrow numbers have few bits themselves: in a matrix'
+ * gradient products of two are added, in an embedding's, a norm's or a bias' gradient the numbers as they are. */
+static int bits_least(const struct record *record, const struct tensor_fact *fact)
 {
-    int declared = bits_declared(p, kind), products = 2 * format_traits[p->compute].significand_bits;
-    return (kind == TENSOR_GRADIENT && products < declared ? products : declared) - 3;
+    const struct precision *p = &record->config.precision;
+    const struct param *param = &record->params.params[fact->param];
+    int compute = format_traits[p->compute].significand_bits, residual = format_traits[p->residual].significand_bits;
+    int declared = bits_declared(p, fact->kind), narrow = compute < residual ? compute : residual;
+    int terms = param->info.dims == 2 && param->unit > 0 ? 2 * narrow : narrow;
+    return (fact->kind == TENSOR_GRADIENT && terms < declared ? terms : declared) - 3;
 }
 
 static void find_store(const struct evidence *e, struct check_output *output, int rank, const struct tensor_fact *fact, int most)
@@ -124,7 +129,7 @@ static bool was_narrow(const struct record *record, const struct rank_record *ra
         const struct tensor_fact *fact = &rank->tensors.items[i];
         if (fact->kind != TENSOR_PARAM || fact->step != like->step - 1 || fact->param != like->param ||
             fact->unit != like->unit || fact->first != like->first) continue;
-        return bits_in(record, fact).most < bits_least(&record->config.precision, TENSOR_PARAM);
+        return bits_in(record, fact).most < bits_least(record, fact);
     }
     return true;
 }
@@ -138,7 +143,7 @@ static void check_stores(const struct evidence *e, struct check_output *output, 
         if (fact->step < 0) continue;
         struct bits bits = bits_in(record, fact);
         bool above = bits.most > bits_stored(p, fact->kind);
-        bool below = bits.values >= 64 && bits.most < bits_least(p, fact->kind);
+        bool below = bits.values >= 64 && bits.most < bits_least(record, fact);
         if (below && fact->kind == TENSOR_PARAM && was_narrow(record, rank, fact)) below = false;
         if (above || below) find_store(e, output, rank->rank, fact, bits.most);
     }
