@@ -182,10 +182,10 @@ bool diagnose(const struct evidence *evidence, struct result *result)
         if (of_component(f, first)) add_rank(diagnosis, f->place.rank);
     }
     if (group.count == 0) members[group.count++] = first; /* a guess */
-    snprintf(diagnosis->component, sizeof diagnosis->component, "%s", first->site->component);
     diagnosis->site = first->site->name;
     common_place(evidence, &group, diagnosis);
     common_words(&group, diagnosis);
+    snprintf(diagnosis->component, sizeof diagnosis->component, "%s", diagnosis_component(evidence, &group));
     diagnosis_say(evidence, &group, diagnosis);
     diagnosis_collect(evidence, &group, diagnosis);
     diagnosis_rank(evidence, &group, diagnosis);
