@@ -25,6 +25,8 @@ static const struct case_of cases[] = {
     {"layer.forward", "perturb", NULL, 0.01, PLAIN, 4, 1, 3, 3, "hardware", NULL, "4", ""},
     {"layer.forward", "perturb", NULL, 0.01, PLAIN, 4, 0, 3, 3, "layer.forward", NULL, "4", ""}, /* nothing went before */
     {"layer.forward", "perturb", NULL, 0.01, PLAIN, 4, 1, -1, 3, "layer.forward", NULL, "4", ""}, /* again and again */
+    {"layer.forward", "bit-flip", NULL, 0, PLAIN, 1, 1, 2, 1, "hardware", NULL, "1", ""},
+    {"layer.backward", "bit-flip", NULL, 2, PLAIN, 4, 1, 0, 3, "hardware", NULL, "4", ""},
     {"layer.forward", "zero", NULL, 0, DDP, 1, -1, -1, 2, "layer.forward", NULL, "1", "0"},
     {"loss.token_count_reduce", "skip", NULL, 0, PLAIN, SMALL_EVERYWHERE, "loss.denominator", NULL, "3 4 5", ""},
     {"loss.denominator", "set", "N_all", 0, PLAIN, SMALL_EVERYWHERE, "loss.denominator", NULL, "3 4 5", "N/N_all"},
