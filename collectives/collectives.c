@@ -61,15 +61,29 @@ void parts_uncounted(struct operation *o)
     }
 }
 
+static void enter(struct operation *o)
+{
+    if (operation_enter(o, o->described) && !o->c->messages_only && o->size > 1)
+        meeting_post(o);
+}
+
 /* Buffers and counts are set: logs the call and takes its part in the meeting. */
 static struct operation *start(struct operation *o, struct buffer out, struct buffer in, size_t count)
 {
     ASSERT(in.storage == out.storage);
     o->in = in;
     o->out = out;
+    o->described = count;
     rank_unwaited(o->rank, 1);
-    if (operation_enter(o, count) && !o->c->messages_only && o->size > 1)
-        meeting_post(o);
+    struct operation *before = o->c->deferred;
+    if (deviation_kind(o->due) == DEVIATION_SWAP_CALLS && !before) {
+        o->c->deferred = o;
+        return o;
+    }
+    enter(o);
+    o->c->deferred = NULL;
+    if (before)
+        enter(before);
     return o;
 }
 
@@ -78,8 +92,9 @@ static struct collective *poisoned(struct operation *o)
 {
     size_t width = format_storage_bytes(o->storage), bytes = o->out.count * width;
     char *out = o->out.data, *in = o->in.data;
-    if (!o->entered)
+    if (!o->entered && o != o->c->deferred)
         return (struct collective *)o;
+    hazard_posted(o);
     if (out && in && in >= out && in < out + bytes) { /* in place */
         size_t before = (size_t)(in - out), inside = o->in.count * width;
         memory_poison(out, before);
@@ -199,15 +214,18 @@ static struct operation *start_barrier(struct communicator *c, struct group *g, 
 static void by_messages(struct operation *o)
 {
     enum communication_deviation kind = deviation_kind(o->due);
-    struct late *late = kind == DEVIATION_LATE ? late_before(o->out) : NULL;
+    bool is_late = kind == DEVIATION_LATE || kind == DEVIATION_TORN;
+    struct late *late = is_late ? late_before(o->out, o->site, o->where, kind == DEVIATION_TORN) : NULL;
     struct buffer in = o->in;
     double clock_s = operation_open(o);
-    if (kind == DEVIATION_REUSE_BUFFER && o->op != OP_BROADCAST) {
+    if ((kind == DEVIATION_REUSE_BUFFER || kind == DEVIATION_FREE_SOURCE) && o->op != OP_BROADCAST) {
         size_t bytes = in.count * format_storage_bytes(o->storage);
         o->in.data = operation_scratch(o, in.count);
         o->in.ledger = o->ledgers ? &o->c->nothing : NULL;
-        memset(o->in.data, 0, bytes ? bytes : 1);
+        if (kind == DEVIATION_REUSE_BUFFER)
+            memset(o->in.data, 0, bytes ? bytes : 1);
     }
+    hazard_taken(o);
     frame_run(o);
     operation_close(o, clock_s);
     if (kind == DEVIATION_ALIAS && o->entered && in.data != o->out.data) {
@@ -215,6 +233,7 @@ static void by_messages(struct operation *o)
         if (in.ledger && o->out.ledger)
             ledger_copy(in.ledger, o->out.ledger);
     }
+    hazard_completed(o, in);
     if (late)
         late_hold(o->c, late);
 }
@@ -223,8 +242,14 @@ static void finish(struct operation *o)
 {
     ASSERT_MESSAGE(o->busy, "rank %d waits for a collective twice", rank_id(o->rank));
     late_complete(o->c);
+    if (o->c->deferred == o) {
+        o->c->deferred = NULL;
+        enter(o);
+    }
     if (!o->meets || meeting_wait(o->rank, &o->post) == MEETING_APART)
         by_messages(o);
+    else
+        hazard_completed(o, o->in);
     rank_unwaited(o->rank, -1);
     operation_end(o);
 }

@@ -70,6 +70,7 @@ void communicator_free(struct communicator *c)
     free(c->calls);
     free(c->traffic);
     free(c->differences);
+    free(c->hazards);
     free(c->kinds);
     free(c->pending);
     ledger_done(&c->ledger);

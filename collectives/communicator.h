@@ -59,6 +59,22 @@ struct call_record {              /* one collective call of this rank, in order 
 int communicator_calls(const struct communicator *c);
 const struct call_record *communicator_call(const struct communicator *c, int i);
 
+/* A buffer of an asynchronous call, used between its start and the end of its wait. */
+enum hazard_kind {
+    HAZARD_READ,        /* the output was read although the call was not waited for */
+    HAZARD_OVERWRITTEN, /* the input was not what it was at the start when it was read, or at the end */
+    HAZARD_ALIASED,     /* the input holds the beginning of the output: both are one memory, and nobody said so */
+};
+struct hazard {
+    enum hazard_kind kind;
+    const struct site *site; struct where where;  /* of the call */
+    const struct site *by; struct where by_where; /* who read; NULL: the input's owner */
+};
+int communicator_hazards(const struct communicator *c);
+const struct hazard *communicator_hazard(const struct communicator *c, int i);
+/* Said by who uses the output of an asynchronous call, before he does. */
+void communicator_reads(struct communicator *c, const void *data, size_t bytes, const struct site *by, struct where where);
+
 struct traffic {                  /* this rank's share, summed over calls alike */
     const char *purpose, *op, *group, *algorithm; enum format format;
     uint64_t count;               /* calls */

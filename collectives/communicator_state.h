@@ -49,6 +49,8 @@ struct communicator {
     const struct algorithm *chosen[OP_COUNT];
     struct operation *operations;     /* all there ever were at once */
     struct late *late;                /* results that a deviation holds back */
+    struct operation *deferred;       /* which a deviation starts after the next one */
+    struct hazard *hazards; int hazards_count;
     struct pattern *patterns;         /* what algorithms do, for meetings in which this rank is member 0 */
     struct ledger ledger;             /* scratch of one call */
     struct ledger nothing;            /* always empty */
@@ -78,10 +80,21 @@ void parts_uncounted(struct operation *o);
 /* ---- meeting.c ---- */
 void meeting_post(struct operation *o);
 
+/* ---- hazards.c: buffers of asynchronous calls ---- */
+enum { HAZARDS_MAX = 64 };            /* kept a rank; the first ones tell */
+uint64_t hazard_checksum(struct buffer buffer);
+void hazard_posted(struct operation *o);     /* a start names its buffers */
+void hazard_taken(struct operation *o);      /* o->in is about to be read: is it what was posted? */
+void hazard_completed(struct operation *o, struct buffer in); /* in: the caller's */
+bool buffers_overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes);
+
 /* ---- late.c: results that come after their wait ---- */
 struct late;
+struct late *late_in(const struct communicator *c, const void *data, size_t bytes, const struct site **ret_site,
+                     struct where *ret_where); /* what is held back of these bytes, and of which call; NULL: nothing */
 void late_complete(struct communicator *c);  /* what was held back reaches its buffers */
-struct late *late_before(struct buffer out); /* keeps what it holds now */
+/* Keeps what out holds now; is_torn: of its second half. */
+struct late *late_before(struct buffer out, const struct site *site, struct where where, bool is_torn);
 void late_hold(struct communicator *c, struct late *late); /* takes the result away, puts that back */
 void late_free(struct late *late);
 
@@ -119,6 +132,8 @@ enum format deviation_wire(const struct armed *due, enum format wire);
 enum format deviation_hop(const struct armed *due, enum format wire); /* of running sums */
 size_t deviation_count(const struct armed *due, size_t count, size_t uncounted);
 int deviation_divisions(const struct armed *due); /* how often an average is divided */
+/* What came from a member of the call, before it is used: lost on its way. */
+void deviation_arrived(const struct operation *o, int source, const struct part *part);
 /* What a member brings to a reduction, numbers and ledger: twice, none, divided before. */
 void deviation_contribution(struct operation *o, struct part *part);
 /* Rotates count values to the left by first. */

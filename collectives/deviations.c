@@ -85,6 +85,10 @@ const struct armed *deviation_due(struct communicator *c, const struct site *sit
         return NULL;
     if (kind == DEVIATION_DROP_PEER && argument_index(armed, g->size - 1) % g->size != g->me)
         return NULL;
+    if (kind == DEVIATION_LOSE_LINK && argument_index(armed, g->me + g->size - 1) % g->size == g->me)
+        return NULL;
+    if (kind == DEVIATION_COPY_LOST && op != OP_ALL_REDUCE && op != OP_REDUCE_SCATTER)
+        return NULL;
     if (kind == DEVIATION_WRONG_SLOT && op != OP_ALL_GATHER)
         return NULL;
     if ((kind == DEVIATION_LATE && (op == OP_SEND || op == OP_RING_SHIFT)) ||
@@ -157,6 +161,15 @@ int deviation_divisions(const struct armed *due)
     return kind == DEVIATION_AVERAGE_TWICE ? 2 : kind != DEVIATION_AVERAGE_FIRST;
 }
 
+void deviation_arrived(const struct operation *o, int source, const struct part *part)
+{
+    if (deviation_kind(o->due) != DEVIATION_LOSE_LINK || part->count <= part->uncounted)
+        return;
+    int lost = argument_index(o->due, o->me + o->size - 1) % o->size;
+    if (o->group->ranks[lost] == source)
+        memset(part->data, 0, (part->count - part->uncounted) * format_storage_bytes(o->storage));
+}
+
 /* ---- the contribution to a reduction ---- */
 
 static void contribute_twice(struct operation *o, struct part *part)
@@ -195,6 +208,9 @@ void deviation_contribution(struct operation *o, struct part *part)
         break;
     case DEVIATION_DROP_PEER:
         contribute_nothing(o, part);
+        break;
+    case DEVIATION_PREMULTIPLY:
+        contribute_scaled(o, part, o->due->value);
         break;
     case DEVIATION_AVERAGE_FIRST:
         if (o->reduce == REDUCE_AVG)
@@ -327,6 +343,12 @@ void deviation_result(struct communicator *c, const struct site *site, struct wh
     case DEVIATION_CORRUPT:
         if (counted > 0)
             format_set(result.data, (size_t)argument_index(due, 0) % counted, result.storage, NAN);
+        break;
+    case DEVIATION_EDGES:
+        if (counted > 1) {
+            format_set(result.data, 0, result.storage, format_get(result.data, 1, result.storage));
+            format_set(result.data, counted - 1, result.storage, format_get(result.data, counted - 2, result.storage));
+        }
         break;
     case DEVIATION_PERMUTE_CHUNKS:
         if (first_part > 0)

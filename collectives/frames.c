@@ -28,6 +28,11 @@ static bool skipped(const struct operation *o) /* local data stands for the resu
     return deviation_kind(o->due) == DEVIATION_SKIP;
 }
 
+static bool copy_lost(const struct operation *o) /* the call is made, and its result is not taken */
+{
+    return deviation_kind(o->due) == DEVIATION_COPY_LOST;
+}
+
 /* Counted elements in sequence, as far as both sides have them, and each part's tail to that part's tail. */
 static void copy_counted(const struct operation *o, void *to, const size_t *to_counts, const void *from,
                          const size_t *from_counts, int parts)
@@ -184,8 +189,16 @@ static void part_out(struct operation *o, const struct part *mine)
 static void frame_all_reduce(struct operation *o)
 {
     size_t count = o->out.count;
+    bool lost = copy_lost(o);
+    const struct ledger *own = o->in.ledger;
+    struct ledger kept;
+    ledger_init(&kept);
+    if (lost && own) { /* in place, the result's is written over it */
+        ledger_copy(&kept, own);
+        own = &kept;
+    }
     if (o->entered) {
-        void *base = region_begin(o, count, true);
+        void *base = region_begin(o, count, !lost);
         operation_layout(o, o->parts, o->counts, base, o->in.ledger);
         parts_uncounted(o);
         operation_run(o);
@@ -194,11 +207,14 @@ static void frame_all_reduce(struct operation *o)
         if (o->out.ledger)
             ledger_over_parts(o, o->out.ledger, o->total < count);
         average(o, base, o->total, o->out.ledger);
-        region_end(o, base, count);
-    } else if (skipped(o)) {
-        values_copy(o->out.data, o->in.data, count, o->storage);
-        ledger_take(o->out.ledger, o->in.ledger);
+        if (!lost)
+            region_end(o, base, count);
     }
+    if (skipped(o) || lost) {
+        values_copy(o->out.data, o->in.data, count, o->storage);
+        ledger_take(o->out.ledger, own);
+    }
+    ledger_done(&kept);
     result(o, o->out, o->counts[0]);
 }
 
@@ -270,7 +286,13 @@ static void frame_reduce_scatter(struct operation *o)
     struct part *mine = &o->parts[o->me];
     if (o->entered)
         operation_run(o);
-    if (o->entered || skipped(o)) {
+    if (o->entered && copy_lost(o)) {
+        size_t before = 0;
+        for (int i = 0; i < o->me; i++)
+            before += o->counts[i];
+        values_copy(out.data, values_at(in.data, before, o->storage), least(out.count, mine->count), o->storage);
+        ledger_take(out.ledger, in.ledger);
+    } else if (o->entered || skipped(o)) {
         ledger_take(out.ledger, mine->ledger);
         if (o->entered)
             average(o, mine->data, mine->count, out.ledger);

@@ -1,4 +1,5 @@
-/* late: the deviation that does not wait for a collective or a receive.
+/* late: the deviations that do not wait for a collective or a receive (late, and torn, where half of the result is
+ * there).
  *
  * Its rank takes part in the call all the same, so that the others get theirs; but what came is taken out of
  * the output again, which holds what it held before (NaN after a start, else what was there), and is put back
@@ -11,15 +12,23 @@
 
 struct late {
     struct late *next;
-    struct buffer out;             /* the caller's */
+    struct buffer out;             /* the caller's; of a torn result the half that is not there */
+    const struct site *site;       /* of the call */
+    struct where where;
     void *data; size_t bytes;      /* before: what to put back; held: what to deliver */
     struct ledger ledger;
 };
 
-struct late *late_before(struct buffer out)
+struct late *late_before(struct buffer out, const struct site *site, struct where where, bool is_torn)
 {
     struct late *late = memory_zalloc(sizeof *late);
     late->out = out;
+    late->site = site;
+    late->where = where;
+    if (is_torn) {
+        late->out.data = values_at(out.data, out.count / 2, out.storage);
+        late->out.count -= out.count / 2;
+    }
     late->bytes = late->out.count * format_storage_bytes(late->out.storage);
     late->data = memory_alloc(late->bytes + 1);
     if (late->bytes > 0)
@@ -57,6 +66,19 @@ static void late_done(struct late *late)
     ledger_done(&late->ledger);
     free(late->data);
     free(late);
+}
+
+struct late *late_in(const struct communicator *c, const void *data, size_t bytes, const struct site **ret_site,
+                     struct where *ret_where)
+{
+    for (struct late *late = c->late; late; late = late->next) {
+        if (!buffers_overlap(data, bytes, late->out.data, late->bytes))
+            continue;
+        *ret_site = late->site;
+        *ret_where = late->where;
+        return late;
+    }
+    return NULL;
 }
 
 void late_complete(struct communicator *c)

@@ -134,6 +134,8 @@ struct message *operation_arrive(struct operation *o, struct transfer *transfer,
         ret_part->data = operation_scratch(o, like->count);
         message_copy(ret_part->data, bytes, like->uncounted * width, message);
     }
+    if (o->due)
+        deviation_arrived(o, message->source, ret_part);
     ret_part->own = o->ledgers ? &message->ledger : NULL;
     ret_part->ledger = ret_part->own;
     if (!o->differs && (calls_differ(&o->call, &message->call, false) || !fits)) {
@@ -244,7 +246,7 @@ struct operation *operation_begin(struct communicator *c, struct group *g, const
     o->root = root < 0 ? -1 : deviation_root(due, root, group->size);
     o->ledgers = shape.ledger != NULL;
     o->busy = true;
-    o->entered = o->meets = o->differs = o->own_counts = false;
+    o->entered = o->meets = o->differs = o->own_counts = o->asynchronous = o->hazardous = false;
     o->uncounted = how->uncounted;
     o->total = 0;
     o->algorithm = algorithm_of(c, op, how->algorithm);

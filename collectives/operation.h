@@ -56,6 +56,9 @@ struct operation {
     bool differs;                  /* a difference to a peer's was noted */
     bool own_counts;               /* members' counts differ by right (all_to_all): call.count says nothing */
     bool busy;                     /* between start and the end of the wait */
+    bool asynchronous, hazardous;  /* started and waited for apart; something was noted of its buffers */
+    uint64_t posted;               /* hazard_checksum of the input at the start, where asynchronous */
+    size_t described;              /* the count of its description */
     size_t uncounted, total;       /* total: elements of all parts */
     const struct algorithm *algorithm;
     int traffic;                   /* index of its row */

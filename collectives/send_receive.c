@@ -174,7 +174,7 @@ void receive_wait(struct communicator *c, struct transfer *transfer, const struc
     ASSERT(pending.site == how->site);
     struct message *message = transport_wait(c->rank, transfer);
     struct arena_mark mark = arena_mark(c->scratch);
-    struct late *late = deviation_kind(pending.due) == DEVIATION_LATE ? late_before(out) : NULL;
+    struct late *late = deviation_kind(pending.due) == DEVIATION_LATE ? late_before(out, pending.site, pending.where, false) : NULL;
     size_t width = format_storage_bytes(out.storage);
     out.count = pending.count < out.count ? pending.count : out.count;
     message_copy(out.data, out.count * width, how->uncounted * width, message);

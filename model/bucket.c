@@ -381,6 +381,9 @@ void bucket_apply(struct bucket *bucket, const struct unit_context *context, str
     if (!bucket->is_pending) return;
     collective_wait(context->communicator, bucket->reducing);
     bucket->reducing = NULL;
+    size_t length = (is_scattered(context) ? bucket->shard_count : bucket->count) + bucket->probe_count;
+    communicator_reads(context->communicator, bucket->pending, length * format_storage_bytes(storage_of(context)),
+                       &site_fsdp_grad_divisor, where);
     divide(bucket, context);
     for (int k = 0; k < bucket->pieces_count; k++) take_over(bucket, k, context);
     bucket->is_pending = false;

@@ -178,6 +178,25 @@ int64_t index_site(struct site_plan *plan, const struct site *site, struct where
     }
 }
 
+/* Biases end in ones in both storages, so the low bits of the exponent do the same to a number in either. */
+static void flip_exponent_bit(struct tensor values, int bit)
+{
+    size_t middle = (size_t)tensor_count(values) / 2;
+    if (values.storage == FORMAT_FP32) {
+        uint32_t word;
+        char *at = (char *)values.data + middle * sizeof word;
+        memcpy(&word, at, sizeof word);
+        word ^= UINT32_C(1) << (23 + bit % 8);
+        memcpy(at, &word, sizeof word);
+    } else {
+        uint64_t word;
+        char *at = (char *)values.data + middle * sizeof word;
+        memcpy(&word, at, sizeof word);
+        word ^= UINT64_C(1) << (52 + bit % 11);
+        memcpy(at, &word, sizeof word);
+    }
+}
+
 void tensor_site(struct site_plan *plan, const struct site *site, struct where where, struct tensor values)
 {
     const struct armed *armed = site_pass(plan, site, where);
@@ -195,6 +214,9 @@ void tensor_site(struct site_plan *plan, const struct site *site, struct where w
     }
     case TENSOR_PERTURB:
         format_set(values.data, 0, values.storage, format_get(values.data, 0, values.storage) * (1 + by));
+        break;
+    case TENSOR_BIT_FLIP:
+        flip_exponent_bit(values, armed->value > 0 ? (int)armed->value : 3);
         break;
     default:
         ASSERT(!"a deviation of another kind");

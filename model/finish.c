@@ -201,12 +201,14 @@ static void report(struct program *p)
     double logged = p->is_last ? p->report * p->context.data_ranks : 0;
     struct comm how = {.site = &site_loss_report_reduce, .where = where};
     struct comm down = {.site = &site_loss_report_broadcast, .where = where};
+    double contributed = logged;
     struct buffer buffer = {&logged, 1, FORMAT_FP64, FORMAT_FP64, NULL};
     all_reduce(p->communicator, p->dp, &how, buffer, REDUCE_AVG);
+    double averaged = logged;
     buffer.wire = loss_convention_of(p->run->config)->logged_format;
     broadcast(p->communicator, p->pp, &down, buffer, p->pp->size - 1);
     double scale = factor_site(p->run->plan, &site_metrics_loss, where, 1, &p->numbers);
-    struct report_fact fact = {p->step, logged * scale, scale};
+    struct report_fact fact = {p->step, logged * scale, scale, contributed, averaged};
     record_push(p->record, reports, fact);
 }
 

@@ -76,7 +76,7 @@ struct norm_fact { int step; double local_squares /* of what this rank owns, eac
 /* Loss scaling: what the loss was multiplied by, whether a gradient that is not finite was found, here and anywhere,
  * whether the update was left out, and the scale of the next step. */
 struct scale_fact { int step; double scale, unscaled_by; bool found_here, found, skipped; double next; double largest /* of the reduced gradient here, unscaled */; };
-struct report_fact { int step; double logged, scale /* what the reduced loss was multiplied by */; };
+struct report_fact { int step; double logged, scale /* what the reduced loss was multiplied by */; double contributed, averaged /* into and out of loss.report_reduce */; };
 struct update_fact { int step, unit, param; int64_t elements /* of this rank's shard */; int updates; int version /* after */; };
 
 /* A run of elements of one parameter: what a rank owns of it. */

@@ -246,6 +246,8 @@ void unit_unshard(struct unit *unit, const struct unit_context *context, struct 
         unit_unshard_start(unit, context, where);
         collective_wait(context->communicator, unit->gathering);
         unit->gathering = NULL;
+        size_t bytes = unit->shard_count * (size_t)context->shard_group->size * format_storage_bytes(context->ops->storage);
+        communicator_reads(context->communicator, unit->gathered, bytes, backward ? &site_layer_backward : &site_layer_forward, where);
         put_in_place(unit, context);
         unit->unsharded = true;
     }

@@ -76,21 +76,32 @@ static struct finding guess(const struct evidence *evidence, const struct result
     return finding;
 }
 
-/* A mismatch speaks for itself: what else is found at its site may be its consequence. */
-static bool is_mismatch(const struct finding *f)
+/* A mismatch, and a buffer in use while a call was under way, speak for themselves: what else is found at the site may
+ * be their consequence. */
+static bool speaks(const struct finding *f)
 {
-    return !strcmp(f->check, "collective-match");
+    return !strcmp(f->check, "collective-match") || !strcmp(f->check, "race");
+}
+
+/* The finding at the place of `first` that speaks for itself, of whichever check; else first. */
+static const struct finding *spokesman(const struct result *result, const struct finding *first)
+{
+    for (int i = 0; i < result->findings_count && !speaks(first); i++) {
+        const struct finding *f = &result->findings[i];
+        if (speaks(f) && f->site == first->site && step_key(f) == step_key(first)) return f;
+    }
+    return first;
 }
 
 static bool in_group(const struct finding *f, const struct finding *first)
 {
-    if (is_mismatch(first) && !is_mismatch(f)) return false;
+    if (speaks(first) && strcmp(f->check, first->check)) return false;
     return f->site == first->site && step_key(f) == step_key(first);
 }
 
 static bool of_component(const struct finding *f, const struct finding *first)
 {
-    if (is_mismatch(first) && !is_mismatch(f)) return false;
+    if (speaks(first) && strcmp(f->check, first->check)) return false;
     return f->site && step_key(f) == step_key(first) && !strcmp(f->site->component, first->site->component);
 }
 
@@ -171,6 +182,7 @@ bool diagnose(const struct evidence *evidence, struct result *result)
         if (!guessed.site) return false;
         first = &guessed;
     }
+    first = spokesman(result, first);
     struct diagnosis *diagnosis = &result->diagnosis;
     memset(diagnosis, 0, sizeof *diagnosis);
     const struct finding **members = memory_alloc((size_t)(result->findings_count + 1) * sizeof *members);
@@ -182,10 +194,10 @@ bool diagnose(const struct evidence *evidence, struct result *result)
         if (of_component(f, first)) add_rank(diagnosis, f->place.rank);
     }
     if (group.count == 0) members[group.count++] = first; /* a guess */
-    snprintf(diagnosis->component, sizeof diagnosis->component, "%s", first->site->component);
     diagnosis->site = first->site->name;
     common_place(evidence, &group, diagnosis);
     common_words(&group, diagnosis);
+    snprintf(diagnosis->component, sizeof diagnosis->component, "%s", diagnosis_component(evidence, &group));
     diagnosis_say(evidence, &group, diagnosis);
     diagnosis_collect(evidence, &group, diagnosis);
     diagnosis_rank(evidence, &group, diagnosis);

@@ -4,9 +4,26 @@
  * makes everything behind it differ too: so findings are grouped by (step, site), and the group taken is that of
  * the first step, of these the first in the dataflow order of the sites (model/sites.def). Findings without a step (a
  * deadlock, what was left over) come last; calls of a group that do not fit together come first in their step, since
- * whatever is read after them is another call's, and of these the decision to call. The component is the site's; the
+ * whatever is read after them is another call's, and of these the decision to call. The component is the site's, but
+ * where the numbers tell who at the site is to blame (COMPONENTS, below); the
  * ranks are those of all findings of that step with this component; microbatch and layer are the first places, -1
  * where it is not a matter of micro-batches, or all units of these ranks are concerned.
+ *
+ * COMPONENTS. At a site of communication four parties may be wrong: who calls, who keeps the buffers, what carries the
+ * call out, and the machine. Told apart like this, the first that holds:
+ *   async        race found a buffer of the call in use between its start and its wait
+ *   collectives  the call wrote its output over its input, undeclared (collective-match: aliased)
+ *   the site's   members' calls differ, or all make another call than is due here (operation, reduction, group,
+ *                root), or none: what to call is the caller's; also an old result, which is the right one of another step
+ *   precision    all members alike move another format than is declared
+ *   hardware     as below, but at one call of several of a step, once, when the same call was right in an earlier
+ *                step: what is wrong in the program comes again
+ *   collectives  the calls are as due on all members, what went in is noted and right, and what came out is not
+ *                what the operation gives: values moved, lost, doubled, scaled or rounded on the way
+ * Point to point there is one sender and one receiver, and nothing tells them from the wire: always the site's. Of
+ * layer.forward and layer.backward: hardware where it is one micro-batch of several on one rank at one unit, after a
+ * step in which all was right; else the site's. Hardware is an inference and may be wrong: a program that goes wrong
+ * only once, in one place, looks the same.
  *
  * PATTERNS. Each finding says in one word how its numbers look (finding.pattern); a fault of the catalogue says the
  * same in fault.signature, and candidates are ranked by comparing the two. The vocabulary:
@@ -26,7 +43,11 @@
  *   one-use, altered                                         tied.grad_reduce
  *   per-stage, other-sum, copies-differ                      clip.norm_reduce
  *   not-updated, updated-twice, version                      optimizer.owns
- *   deadlock, unreceived, unwaited, calls-differ             wherever it was */
+ *   deadlock, unreceived, unwaited, calls-differ             wherever it was
+ *   read-early, overwritten, aliased                         at the asynchronous call
+ *   wrong-root                                               loss.report_broadcast
+ *   wrong-group                                              fsdp.unshard, fsdp.reduce_grad, dp.all_reduce_grad, hsdp.replicate_reduce
+ *   wrong-format, rounded, not-rounded                       at the call, the store, loss.sum, loss.report_reduce */
 #ifndef SCENARIOS_DIAGNOSIS_H
 #define SCENARIOS_DIAGNOSIS_H
 
@@ -43,6 +64,8 @@ struct diagnosis_group {
     int count; const struct finding *const *findings; /* with this step and site */
     char pattern[48];                   /* of the first that has one */
 };
+/* diagnosis_component.c: the component, by the rule above. */
+const char *diagnosis_component(const struct evidence *evidence, const struct diagnosis_group *group);
 /* diagnosis_words.c: the summary and what to look at next. */
 void diagnosis_say(const struct evidence *evidence, const struct diagnosis_group *group, struct diagnosis *diagnosis);
 /* diagnosis_evidence.c: how far inputs agree and outputs differ. */

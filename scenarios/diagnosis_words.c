@@ -14,9 +14,21 @@
 #include "scenarios/diagnosis.h"
 #include "scenarios/facts.h"
 
-struct words { const char *site, *pattern /* NULL: any */, *summary, *next; };
+struct words { const char *site /* NULL: any */, *pattern /* NULL: any */, *summary, *next; };
 
 static const struct words table[] = {
+    {NULL, "read-early", "{Ranks} use{s} the result of an asynchronous call that was not waited for: {first}",
+     "look at where the handle of this call is waited for: before the first use of its output, on every path"},
+    {NULL, "overwritten", "On {ranks} a buffer changes while an asynchronous call sends from it: {first}",
+     "look at who writes or frees this buffer next: only after the call was waited for"},
+    {NULL, "aliased", "On {ranks} a call writes its result over its own input, which is read again later: {first}",
+     "look at the buffers that this call is given: its input must be a copy, or its own place in the output"},
+    {NULL, "wrong-format", "{Ranks} move{s} and add{s} in another number format than the scenario declares: {first}",
+     "look at the cast before this call, and at what the reduction's format is set from"},
+    {NULL, "wrong-group", "{Ranks} make{s} a call in another group than is due: {first}",
+     "look at which axis of the mesh this group is made of; groups of one size give right shapes and other ranks' data"},
+    {NULL, "wrong-root", "{Ranks} take{s} what the wrong member sends: {first}",
+     "look at whether the root is a rank of the group or of the world"},
     {"data.sample", "same-samples",
      "{Ranks} read{s} the samples of data rank 0 instead of {their} own, so some sequences of step {step} are trained "
      "on several times and others never",
@@ -156,7 +168,7 @@ static const struct words *words_of(const struct diagnosis_group *group)
 {
     static const struct words other = {"", NULL, "{first}", "look at the place that the finding names"};
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
-        if (!strcmp(table[i].site, group->site->name) &&
+        if ((!table[i].site || !strcmp(table[i].site, group->site->name)) &&
             (!table[i].pattern || !strcmp(table[i].pattern, group->pattern)))
             return &table[i];
     }

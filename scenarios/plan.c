@@ -69,6 +69,12 @@ static void arm(struct site_plan *plan, struct armed *armed, unsigned at, const 
         int data_ranks = layout_data_ranks(&config->layout);
         only(&armed->rank, (pp - 1) * data_ranks + (data_ranks > 1 ? 1 : 0));
     }
+    if (open && at & AT_DATA_RANK_ONE_OF_MIDDLE) {
+        int data_ranks = layout_data_ranks(&config->layout);
+        only(&armed->rank, pp / 2 * data_ranks + (data_ranks > 1 ? 1 : 0));
+    }
+    if (open && at & AT_RANK_ONE) only(&armed->rank, 1);
+    if (at & AT_STEP_ONE && armed->step.count == 0) only(&armed->step, 1);
     struct at_list *stage = &armed->stage;
     if (open && at & AT_STAGES_BUT_FIRST) arm_range(plan, armed, stage, 1, pp - 1);
     else if (open && at & AT_STAGE_MIDDLE) arm_range(plan, armed, stage, pp / 2, pp / 2);

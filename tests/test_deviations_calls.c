@@ -175,6 +175,199 @@ START_TEST(alias)
 }
 END_TEST
 
+/* What the communicator noted of rank 1's calls; the others' buffers were left alone. */
+static void expect_hazards(struct communicator *c, int rank, enum hazard_kind kind, int count)
+{
+    REQUIRE(communicator_hazards(c) == (rank == 1 ? count : 0));
+    for (int i = 0; i < communicator_hazards(c); i++) {
+        const struct hazard *hazard = communicator_hazard(c, i);
+        REQUIRE(hazard->kind == kind && hazard->site == &site_async && hazard->where.step == 1);
+        REQUIRE((hazard->by == &site_move) == (kind == HAZARD_READ));
+    }
+}
+
+struct hazard_due { enum hazard_kind kind; int count; };
+
+/* Two asynchronous calls, whose results are read after their waits. */
+static void hazards_body(struct communicator *c, int rank, void *context)
+{
+    const struct hazard_due *due = context;
+    struct group *g = communicator_group(c, "dp");
+    struct comm how = at_step(&site_async, 1), other = at_step(&site_move, 1);
+    struct buffer in = coded(rank, N), out = buffer_new(P * N, FORMAT_FP64, FORMAT_FP64);
+    struct buffer large = coded(rank, P * N), part = buffer_new(N, FORMAT_FP64, FORMAT_FP64);
+    collective_wait(c, all_gather_start(c, g, &how, out, in, NULL));
+    communicator_reads(c, out.data, P * N * sizeof(double), &site_move, other.where);
+    collective_wait(c, reduce_scatter_start(c, g, &how, part, large, NULL, REDUCE_SUM));
+    communicator_reads(c, part.data, N * sizeof(double), &site_move, other.where);
+    barrier(c, g, &other);
+    communicator_reads(c, part.data, N * sizeof(double), &site_move, other.where); /* by now it is there */
+    expect_hazards(c, rank, due->kind, due->count);
+    buffer_free(in);
+    buffer_free(out);
+    buffer_free(large);
+    buffer_free(part);
+}
+
+START_TEST(hazards)
+{
+    static const struct { const char *deviation; struct hazard_due due; } cases[] = {
+        {"late", {HAZARD_READ, 2}}, {"torn", {HAZARD_READ, 2}}, {"reuse-buffer", {HAZARD_OVERWRITTEN, 2}},
+        {"free-source", {HAZARD_OVERWRITTEN, 2}}, {"alias", {HAZARD_ALIASED, 2}}, {"scale", {HAZARD_READ, 0}},
+    };
+    struct hazard_due due = cases[_i].due;
+    run_armed(cases[_i].deviation, "", 1, hazards_body, &due, 2);
+}
+END_TEST
+
+/* Nobody deviates: a program that reads before its wait, or writes what a call sends from, whether the members meet or
+ * go by messages. */
+static void careless_body(struct communicator *c, int rank, void *context)
+{
+    const bool *messages = context;
+    struct group *g = communicator_group(c, "dp");
+    struct comm how = at_step(&site_async, 1), other = at_step(&site_move, 1);
+    struct buffer in = coded(rank, N), out = buffer_new(P * N, FORMAT_FP64, FORMAT_FP64);
+    if (*messages)
+        communicator_force_messages(c);
+    struct collective *first = all_gather_start(c, g, &how, out, in, NULL);
+    if (rank == 1)
+        communicator_reads(c, (double *)out.data + P * N - 1, sizeof(double), &site_move, other.where);
+    communicator_reads(c, (double *)out.data + P * N, sizeof(double), &site_move, other.where); /* beside it */
+    collective_wait(c, first);
+    expect_hazards(c, rank, HAZARD_READ, 1);
+    struct collective *second = all_gather_start(c, g, &how, out, in, NULL);
+    if (rank == 1)
+        put(in, N - 1, -1);
+    collective_wait(c, second);
+    REQUIRE(communicator_hazards(c) == (rank == 1 ? 2 : 0));
+    REQUIRE(rank != 1 || communicator_hazard(c, 1)->kind == HAZARD_OVERWRITTEN);
+    buffer_free(in);
+    buffer_free(out);
+}
+
+START_TEST(careless)
+{
+    bool messages = _i == 1;
+    struct ranks run = {.mesh = mesh_line(P), .body = careless_body, .context = &messages};
+    ranks_run(&run);
+    ck_assert_int_eq(run.outcome, MACHINE_FINISHED);
+    ranks_done(&run);
+}
+END_TEST
+
+/* torn: the first half is there after the wait, the second one call later. free-source: NaN comes from rank 1. */
+static void torn_body(struct communicator *c, int rank, void *context)
+{
+    (void)context;
+    struct group *g = communicator_group(c, "dp");
+    struct comm how = at_step(&site_async, 1), other = at_step(&site_move, 1);
+    struct buffer in = coded(rank, N), out = buffer_new(P * N, FORMAT_FP64, FORMAT_FP64);
+    collective_wait(c, all_gather_start(c, g, &how, out, in, NULL));
+    for (size_t i = 0; i < P * N; i++)
+        REQUIRE(rank == 1 && i >= P * N / 2 ? isnan(at(out, i)) : at(out, i) == code((int)i / N, i % N));
+    barrier(c, g, &other);
+    for (size_t i = 0; i < P * N; i++)
+        REQUIRE(at(out, i) == code((int)i / N, i % N));
+    buffer_free(in);
+    buffer_free(out);
+}
+
+START_TEST(torn)
+{
+    run_armed("torn", "", 1, torn_body, NULL, 1);
+}
+END_TEST
+
+static void freed_body(struct communicator *c, int rank, void *context)
+{
+    (void)context;
+    struct group *g = communicator_group(c, "dp");
+    struct comm how = at_step(&site_async, 1);
+    struct buffer in = coded(rank, N), out = buffer_new(P * N, FORMAT_FP64, FORMAT_FP64);
+    collective_wait(c, all_gather_start(c, g, &how, out, in, NULL));
+    for (size_t i = 0; i < P * N; i++)
+        REQUIRE(i / N == 1 ? isnan(at(out, i)) : at(out, i) == code((int)i / N, i % N));
+    REQUIRE(times_of(out, 1, 1) == 0 && times_of(out, 1, 0) == 1 && at(in, 3) == code(rank, 3));
+    buffer_free(in);
+    buffer_free(out);
+}
+
+START_TEST(free_source)
+{
+    run_armed("free-source", "", 1, freed_body, NULL, 1);
+}
+END_TEST
+
+/* swap-calls: rank 1's first call is its second. Both are waited for in the order in which the others made them, so that
+ * the group never gets through; where nothing comes between start and wait nothing changes. */
+static void swap_body(struct communicator *c, int rank, void *context)
+{
+    const bool *alone = context;
+    struct group *g = communicator_group(c, "dp");
+    struct comm how = at_step(&site_async, 1), other = at_step(&site_move, 1);
+    struct buffer in = coded(rank, N), out = buffer_new(P * N, FORMAT_FP64, FORMAT_FP64), sum = coded(rank, N);
+    struct collective *first = all_gather_start(c, g, &how, out, in, NULL);
+    if (*alone)
+        collective_wait(c, first);
+    struct collective *second = all_reduce_start(c, g, &other, sum, sum, REDUCE_SUM);
+    bool swapped = rank == 1 && !*alone;
+    REQUIRE(communicator_calls(c) == 2 && (strcmp(communicator_call(c, 0)->op, "all_reduce") == 0) == swapped);
+    if (!*alone)
+        collective_wait(c, first);
+    collective_wait(c, second);
+    REQUIRE(at(sum, 3) == summed(3) && at(out, N + 3) == code(1, 3));
+    buffer_free(in);
+    buffer_free(out);
+    buffer_free(sum);
+}
+
+START_TEST(swap_calls)
+{
+    bool alone = true;
+    run_armed("swap-calls", "", 1, swap_body, &alone, 1);
+    struct armed armed = {.site = &site_async, .rank = {1, {1}}};
+    for (int i = 0; i < communication_deviation_count(); i++)
+        if (strcmp(communication_deviation(i)->name, "swap-calls") == 0)
+            armed.deviation = communication_deviation(i);
+    alone = false;
+    struct ranks run = {.mesh = mesh_line(P), .body = swap_body, .context = &alone, .plan = site_plan_new(P)};
+    site_plan_arm(run.plan, &armed);
+    ranks_run(&run);
+    ck_assert_int_eq(run.outcome, MACHINE_DEADLOCK);
+    struct mismatch mismatch;
+    ck_assert_int_eq(match_calls(run.communicators, P, false, &mismatch, 1), 1);
+    ck_assert_int_eq(mismatch.rank, 1);
+    ranks_done(&run);
+    site_plan_free(run.plan);
+}
+END_TEST
+
+/* edges: the first and the last element of what was gathered are their neighbours'. */
+static void edges_body(struct communicator *c, int rank, void *context)
+{
+    (void)context;
+    struct group *g = communicator_group(c, "dp");
+    struct comm how = at_step(&site_async, 1);
+    struct buffer in = coded(rank, N), out = buffer_new(P * N, FORMAT_FP64, FORMAT_FP64), one = coded(rank, 1);
+    all_gather(c, g, &how, out, in, NULL);
+    for (size_t i = 0; i < P * N; i++) {
+        size_t k = rank != 1 ? i : i == 0 ? 1 : i == P * N - 1 ? i - 1 : i;
+        REQUIRE(at(out, i) == code((int)k / N, k % N));
+    }
+    all_reduce(c, g, &how, one, REDUCE_SUM);
+    REQUIRE(at(one, 0) == summed(0));
+    buffer_free(in);
+    buffer_free(out);
+    buffer_free(one);
+}
+
+START_TEST(edges)
+{
+    run_armed("edges", "", 1, edges_body, NULL, 2);
+}
+END_TEST
+
 /* wrong-slot: rank 2 gathers in place, but gives what lies in slot 0. A sum at that site is no hit. */
 static void wrong_slot_body(struct communicator *c, int rank, void *context)
 {
@@ -241,6 +434,89 @@ static void sums_body(struct communicator *c, int rank, void *context)
 }
 
 /* drop-peer: the named member's contribution is lost in numbers and ledger, the last one's by default. */
+/* copy-lost: rank 1 keeps what it had, numbers and ledger; the others have the sum with its part in it. */
+static void copy_lost_body(struct communicator *c, int rank, void *context)
+{
+    (void)context;
+    struct group *g = communicator_group(c, "dp");
+    struct comm how = at_step(&site_async, 1);
+    bool here = rank == 1;
+    for (int a = 0; a < SUMS; a++) {
+        struct buffer b = coded(rank, N), in = coded(rank, P * N), out = buffer_new(N, FORMAT_FP64, FORMAT_FP64);
+        how.algorithm = sum_algorithms[a];
+        all_reduce(c, g, &how, b, REDUCE_SUM);
+        how.algorithm = NULL;
+        reduce_scatter(c, g, &how, out, in, NULL, REDUCE_SUM);
+        for (size_t i = 0; i < N; i++) {
+            REQUIRE(at(b, i) == (here ? code(1, i) : summed(i)));
+            REQUIRE(at(out, i) == (here ? code(1, N + i) : summed((size_t)rank * N + i)));
+        }
+        REQUIRE(b.ledger->count == (here ? 1 : P) && out.ledger->count == (here ? 1 : P) && times_of(out, 1, 1) == 1);
+        buffer_free(b);
+        buffer_free(in);
+        buffer_free(out);
+    }
+}
+
+START_TEST(copy_lost)
+{
+    run_armed("copy-lost", "", 1, copy_lost_body, NULL, 2 * SUMS);
+}
+END_TEST
+
+/* lose-link: what rank 0 sends to rank 1 is zeros: rank 1's own part of a sum lacks rank 0, the others' don't. The ledgers
+ * came along. */
+static void lose_link_body(struct communicator *c, int rank, void *context)
+{
+    (void)context;
+    struct group *g = communicator_group(c, "dp");
+    struct comm how = at_step(&site_async, 1);
+    struct buffer in = coded(rank, P * N), out = buffer_new(N, FORMAT_FP64, FORMAT_FP64), all = buffer_new(P * N, FORMAT_FP64, FORMAT_FP64),
+                  own = coded(rank, N);
+    how.algorithm = "fold";
+    reduce_scatter(c, g, &how, out, in, NULL, REDUCE_SUM);
+    how.algorithm = "direct";
+    all_gather(c, g, &how, all, own, NULL);
+    for (size_t i = 0; i < N; i++) {
+        size_t k = (size_t)rank * N + i;
+        REQUIRE(at(out, i) == summed(k) - (rank == 1 ? code(0, k) : 0));
+        REQUIRE(at(all, i) == (rank == 1 ? 0 : code(0, i)) && at(all, 2 * N + i) == code(2, i));
+    }
+    REQUIRE(out.ledger->count == P && times_of(out, 1, 0) == 1);
+    buffer_free(in);
+    buffer_free(out);
+    buffer_free(all);
+    buffer_free(own);
+}
+
+START_TEST(lose_link)
+{
+    run_armed("lose-link", "0", 1, lose_link_body, NULL, 2);
+}
+END_TEST
+
+/* premultiply: all members' contributions vanish, and their weights. */
+static void premultiply_body(struct communicator *c, int rank, void *context)
+{
+    (void)context;
+    struct group *g = communicator_group(c, "dp");
+    struct comm how = at_step(&site_async, 1);
+    struct buffer b = coded(rank, N);
+    all_reduce(c, g, &how, b, REDUCE_SUM);
+    for (size_t i = 0; i < N; i++)
+        REQUIRE(at(b, i) == 0);
+    REQUIRE(b.ledger->count == P);
+    for (int k = 0; k < P; k++)
+        REQUIRE(b.ledger->terms[k].scale == 0);
+    buffer_free(b);
+}
+
+START_TEST(premultiply)
+{
+    run_armed("premultiply", "", -1, premultiply_body, NULL, P);
+}
+END_TEST
+
 START_TEST(drop_peer)
 {
     struct expected first = {.lost = 0, .factor = 1.0 / P}, last = {.lost = 2, .factor = 1.0 / P, .max = true};
@@ -415,6 +691,15 @@ int main(void)
     tcase_add_test(tcase, reuse_buffer);
     tcase_add_loop_test(tcase, transfers, 0, 2);
     tcase_add_test(tcase, alias);
+    tcase_add_loop_test(tcase, hazards, 0, 6);
+    tcase_add_loop_test(tcase, careless, 0, 2);
+    tcase_add_test(tcase, torn);
+    tcase_add_test(tcase, free_source);
+    tcase_add_test(tcase, swap_calls);
+    tcase_add_test(tcase, edges);
+    tcase_add_test(tcase, copy_lost);
+    tcase_add_test(tcase, lose_link);
+    tcase_add_test(tcase, premultiply);
     tcase_add_test(tcase, wrong_slot);
     tcase_add_test(tcase, drop_peer);
     tcase_add_test(tcase, averages);

@@ -1,13 +1,17 @@
 /* collective-match: all members of a group make the same calls in the same order, with the same operation, count,
  * format, reduction and root; both sides of a message agree on its size and format.
  *
- * Read off the ranks' logs of calls (collectives/match.h). Limit: exact. A finding's rank: who deviates; its site: that
+ * Read off the ranks' logs of calls (collectives/match.h). Beside it, what all members may agree on and be wrong: the root
+ * of the printed loss' broadcast is the last stage, the group of what moves parameters and gradients is the layout's
+ * (call_due.c); and a call's input that afterwards holds the beginning of its output,
+ * where it was not said that both are one memory (collectives/hazards.c). Limit: exact. A finding's rank: who deviates; its site: that
  * of the deviating call, or, where what this rank calls is what the other calls next, of the call that it left out. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "collectives/match.h"
 #include "model/sites.h"
+#include "scenarios/call_due.h"
 #include "scenarios/check.h"
 #include "scenarios/facts.h"
 
@@ -62,6 +66,62 @@ static void find_mismatch(const struct evidence *e, struct check_output *output,
     check_find(output, &finding);
 }
 
+/* The last stage has the loss, whatever all of them think. */
+static void check_roots(const struct evidence *e, struct check_output *output, const struct rank_record *rank)
+{
+    int due = e->parallel->config.layout.pp - 1;
+    for (int i = 0; rank->communicator && i < communicator_calls(rank->communicator); i++) {
+        const struct call_record *call = communicator_call(rank->communicator, i);
+        if (strcmp(call->purpose, site_loss_report_broadcast.name) || call->root == due) continue;
+        struct finding finding = finding_new(&site_loss_report_broadcast, place_at(rank->rank, call->step, -1));
+        finding.expected = due;
+        finding.got = call->root;
+        finding_pattern(&finding, "wrong-root");
+        finding_say(&finding, "rank %d takes the printed loss of step %d from member %d of group %s; member %d, the last stage, has it",
+                    rank->rank, call->step, call->root, call->group, due);
+        check_value(output, 1, 0);
+        check_find(output, &finding);
+    }
+}
+
+/* What moves parameters and gradients goes over the shards or the data ranks: a group of the same size would do as well. */
+static void check_groups(const struct evidence *e, struct check_output *output, const struct rank_record *rank)
+{
+    const struct site *const sites[] = {&site_fsdp_unshard, &site_fsdp_reduce_grad, &site_dp_all_reduce_grad, &site_hsdp_replicate_reduce};
+    for (int i = 0; rank->communicator && i < communicator_calls(rank->communicator); i++) {
+        const struct call_record *call = communicator_call(rank->communicator, i);
+        struct call_due due = {.group = call->group};
+        for (size_t k = 0; k < sizeof sites / sizeof sites[0]; k++) {
+            if (!strcmp(call->purpose, sites[k]->name)) call_due(&e->parallel->config, sites[k], &due);
+        }
+        if (!strcmp(call->group, due.group)) continue;
+        struct finding finding = finding_new(due.site, place_at(rank->rank, call->step, call->microbatch));
+        finding.place.layer = call->layer;
+        if (call->layer >= 0) finding.place.unit = call->layer + 1;
+        finding_pattern(&finding, "wrong-group");
+        finding_say(&finding, "rank %d calls %s for %s in step %d in group %s; %s is due", rank->rank, call->op, call->purpose,
+                    call->step, call->group, due.group);
+        check_value(output, 1, 0);
+        check_find(output, &finding);
+    }
+}
+
+static void check_aliases(struct check_output *output, const struct rank_record *rank)
+{
+    for (int i = 0; rank->communicator && i < communicator_hazards(rank->communicator); i++) {
+        const struct hazard *hazard = communicator_hazard(rank->communicator, i);
+        if (hazard->kind != HAZARD_ALIASED) continue;
+        struct finding finding = finding_new(hazard->site, place_at(rank->rank, hazard->where.step, hazard->where.microbatch));
+        finding.place.layer = hazard->where.layer;
+        if (finding.place.layer >= 0) finding.place.unit = finding.place.layer + 1;
+        finding_pattern(&finding, "aliased");
+        finding_say(&finding, "rank %d in step %d: the input of %s holds the beginning of its output afterwards, which nobody declared",
+                    rank->rank, hazard->where.step, hazard->site->name);
+        check_value(output, 1, 0);
+        check_find(output, &finding);
+    }
+}
+
 static void run(const struct evidence *e, struct check_output *output)
 {
     const struct record *record = e->parallel;
@@ -71,6 +131,11 @@ static void run(const struct evidence *e, struct check_output *output)
     int count = match_calls(communicators, record->ranks, facts_finished(record), list, MISMATCHES_MAX);
     check_value(output, count, 0);
     for (int i = 0; i < count && i < MISMATCHES_MAX; i++) find_mismatch(e, output, &list[i]);
+    for (int r = 0; r < record->ranks; r++) {
+        check_roots(e, output, &record->rank[r]);
+        check_groups(e, output, &record->rank[r]);
+        check_aliases(output, &record->rank[r]);
+    }
     free(list);
     free(communicators);
 }

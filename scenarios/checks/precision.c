@@ -7,7 +7,10 @@
  *                 nearly all of them (a store that was rounded to less; of 64 values the chance that all end in three
  *                 zero bits is 2^-192)
  *   in the sum    a micro-batch's loss is the sum of its tokens' losses, in fp64
+ *   in an average the printed loss' all-reduce, where its algorithm is fold: to the bit the contributions' sum in member
+ *                 order, divided once by their number; not a sum of contributions that were divided before
  *   loss scale    one scale on all ranks; what is not finite anywhere is found everywhere, and its update left out
+ * Where an average is off by more than its roundings, logged-loss says so and this says nothing.
  * Limits: exact, but for the loss' sum (1e-12 relative to the sum of magnitudes). Sites: that of the call, of the reduction,
  * optimizer.update, loss.sum, amp.*. */
 #include <math.h>
@@ -173,6 +176,44 @@ static void check_loss_sum(const struct evidence *e, struct check_output *output
     check_find(output, &finding);
 }
 
+/* ---- in an average ---- */
+
+static bool adds_in_member_order(const struct rank_record *rank, int step)
+{
+    for (int i = 0; rank->communicator && i < communicator_calls(rank->communicator); i++) {
+        const struct call_record *call = communicator_call(rank->communicator, i);
+        if (call->step == step && !strcmp(call->purpose, site_loss_report_reduce.name)) return !strcmp(call->algorithm, "fold");
+    }
+    return false;
+}
+
+static void check_average(const struct evidence *e, struct check_output *output, const struct rank_record *rank,
+                          const struct report_fact *fact)
+{
+    const struct record *record = e->parallel;
+    int D = layout_data_ranks(&record->config.layout);
+    double sum = 0, magnitudes = 0;
+    if (!adds_in_member_order(rank, fact->step)) return;
+    for (int d = 0; d < D; d++) {
+        const struct rank_record *member = facts_rank(record, rank->stage, d);
+        const struct report_fact *part = member ? facts_report(member, fact->step) : NULL;
+        if (!part) return;
+        sum = d == 0 ? part->contributed : sum + part->contributed;
+        magnitudes += fabs(part->contributed);
+    }
+    double due = sum / D, error = fabs(fact->averaged - due);
+    bool rounding = error <= 4 * D * ldexp(1, -53) * magnitudes;
+    if (fact->averaged == due || !rounding) return;
+    struct finding finding = finding_new(&site_loss_report_reduce, place_at(rank->rank, fact->step, -1));
+    finding.expected = due;
+    finding.got = fact->averaged;
+    finding_pattern(&finding, "rounded");
+    finding_say(&finding, "rank %d gets %.17g as the average of the %d losses of step %d; their sum over their number is %.17g", rank->rank,
+                fact->averaged, D, fact->step, due);
+    check_value(output, 1, 0);
+    check_find(output, &finding);
+}
+
 /* ---- loss scale ---- */
 
 static bool found_anywhere(const struct record *record, int step)
@@ -212,6 +253,7 @@ static void run(const struct evidence *e, struct check_output *output)
         check_wire(e, output, rank);
         check_stores(e, output, rank);
         for (int i = 0; i < rank->losses.count; i++) check_loss_sum(e, output, rank, &rank->losses.items[i]);
+        for (int i = 0; i < rank->reports.count; i++) check_average(e, output, rank, &rank->reports.items[i]);
         for (int i = 0; i < rank->scales.count; i++) check_scale(e, output, rank, &rank->scales.items[i]);
     }
 }
