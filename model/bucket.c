@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/deviations.h"
+#include "model/choices.h"
 #include "model/precision.h"
 #include "model/vectors.h"
 #include "sim/assertion.h"
@@ -258,6 +258,37 @@ static void reduce_start(struct bucket *bucket, const struct unit_context *conte
     }
 }
 
+static size_t own_length(const struct bucket *bucket, const struct unit_context *context)
+{
+    return is_scattered(context) ? bucket->shard_count : bucket->count;
+}
+
+/* What of this rank's own part does not come out of the reduction stays what it was here. */
+static void keep_own(struct bucket *bucket, const struct unit_context *context)
+{
+    if (!context->plan || !site_peek(context->plan, &site_dp_bucket, bucket->where)) return;
+    size_t bytes = format_storage_bytes(storage_of(context)), length = own_length(bucket, context);
+    size_t part = is_scattered(context) ? (length + bucket->probe_count) * (size_t)context->shard_group->me : 0;
+    if (!bucket->kept) bucket->kept = arena_alloc(context->arena, length * bytes);
+    memcpy(bucket->kept, element_at(bucket->sent, part, storage_of(context)), length * bytes);
+}
+
+/* The buffer's memory is used again for what is gathered: it must be zeros when gradients come back to it. */
+static void clear_accumulator(struct unit *unit, const struct unit_context *context, struct where where)
+{
+    size_t count = unit->trained_count;
+    struct memory_range zeroed = {0, (int64_t)count};
+    bool is_zeroed = memory_is_zeroed(context->plan, &site_dp_grad_buffer, where);
+    if (is_zeroed) zeroed = memory_site(context->plan, context->record, &site_dp_grad_buffer, where, unit->index, (int64_t)count);
+    size_t bytes = (size_t)zeroed.from * format_storage_bytes(storage_of(context));
+    void *before = bytes ? memory_alloc(bytes) : NULL;
+    if (before) memcpy(before, unit->grad, bytes);
+    unit_clear_accumulator(unit, storage_of(context));
+    if (before) memcpy(unit->grad, before, bytes);
+    if (!is_zeroed && unit->unsharded) memcpy(unit->grad, unit->full, count * format_storage_bytes(storage_of(context)));
+    free(before);
+}
+
 static void launch(struct bucket *bucket, const struct unit_context *context, struct where where)
 {
     bucket_apply(bucket, context, where);
@@ -271,6 +302,7 @@ static void launch(struct bucket *bucket, const struct unit_context *context, st
     sum_ledgers(bucket);
     bucket->where = where;
     bucket->is_pending = true;
+    keep_own(bucket, context);
     reduce_start(bucket, context);
     for (int k = 0; k < bucket->pieces_count; k++) {
         struct unit *unit = bucket->pieces[k].unit;
@@ -278,7 +310,9 @@ static void launch(struct bucket *bucket, const struct unit_context *context, st
         if (++unit->launched < unit->pieces_count) continue;
         struct where at = where;
         at.layer = unit->index >= 1 && unit->index <= context->config->model.layers ? unit->index - 1 : -1;
-        if (decision_site(context->plan, &site_pp_grad_clear, at, true, false)) unit_clear_accumulator(unit, storage_of(context));
+        bool clear = decision_site(context->plan, &site_pp_grad_clear, at, true, false);
+        bool reset = choice_site(context->plan, context->record, &site_dp_grad_reset, at, unit->index, true);
+        if (clear && reset) clear_accumulator(unit, context, at);
     }
 }
 
@@ -302,10 +336,13 @@ static bool holds(const struct bucket *bucket, const struct unit *unit)
 void bucket_backward_done(struct unit *unit, const struct unit_context *context, struct where where)
 {
     unit->backwards++;
+    if (!is_scattered(context) && !decision_site(context->plan, &site_ddp_hooks, where, true, true)) return;
     bool each = context->config->layout.sync == SYNC_EACH_MICROBATCH;
     bool now = decision_site(context->plan, &site_fsdp_sync_now, where, each || unit->backwards == context->microbatches,
                              unit->backwards == context->microbatches - 1);
-    struct sync_fact fact = {where.step, where.microbatch, unit->index, now};
+    bool asked = now;
+    if (!is_scattered(context)) now = decision_site(context->plan, &site_dp_sync_now, where, asked, unit->backwards == context->microbatches - 1);
+    struct sync_fact fact = {where.step, where.microbatch, unit->index, now, asked};
     record_push(context->record, syncs, fact);
     /* FSDP: a reduction runs beside the next unit's backward; its result is added when the next one is due. */
     for (int b = 0; is_scattered(context) && b < context->buckets_count; b++) bucket_apply(&context->buckets[b], context, where);
@@ -323,8 +360,17 @@ void bucket_backward_done(struct unit *unit, const struct unit_context *context,
 
 /* ---- taking over ---- */
 
-static void divide(struct bucket *bucket, const struct unit_context *context)
+/* A reduction in place: what it does to a micro-batch's gradient, it does to all that was accumulated before. */
+static bool is_in_place(const struct bucket *bucket, const struct unit_context *context)
 {
+    const struct armed *armed = site_peek(context->plan, &site_fsdp_grad_divisor, bucket->where);
+    return armed && !strcmp(armed->deviation->name, "per-accumulation-step");
+}
+
+/* Returns what the accumulated gradient has still to be divided by: 1, unless the reduction is in place. */
+static double divide(struct bucket *bucket, const struct unit_context *context, int step)
+{
+    bool in_place = is_in_place(bucket, context);
     const struct layout *layout = &context->config->layout;
     struct factor_numbers numbers = {.M = context->microbatches, .D = context->data_ranks, .C = 1, .T = 1, .E = 1, .P = layout->pp,
                                      .D_shard = layout->dp_shard, .D_replicate = layout->dp_replicate};
@@ -332,7 +378,7 @@ static void divide(struct bucket *bucket, const struct unit_context *context)
     numbers.N = numbers.N_all = numbers.N_unshifted = numbers.n = numbers.n_rank = 1; /* not known to a reduction */
     double divisor = factor_site(context->plan, &site_fsdp_grad_divisor, bucket->where, numbers.A, &numbers);
     size_t count = (is_scattered(context) ? bucket->shard_count : bucket->count);
-    if (divisor != 1) {
+    if (divisor != 1 && !in_place) {
         context->ops->vector_divide(bucket->pending, divisor, count + bucket->probe_count);
         vector_round(bucket->pending, count, storage_of(context), context->config->precision.reduce);
         ledger_scale(&bucket->pending_ledger, 1 / divisor);
@@ -340,9 +386,10 @@ static void divide(struct bucket *bucket, const struct unit_context *context)
     for (int k = 0; k < bucket->pieces_count; k++) {
         if (bucket->pieces[k].piece > 0) continue;
         struct factor_fact fact = {&site_fsdp_grad_divisor, bucket->where.step, bucket->where.microbatch,
-                                   bucket->pieces[k].unit->index, divisor};
+                                   bucket->pieces[k].unit->index, divisor, step};
         record_push(context->record, factors, fact);
     }
+    return in_place ? divisor : 1;
 }
 
 /* Where a piece's own elements lie in what came out. */
@@ -354,13 +401,60 @@ static size_t own_in_pending(const struct bucket *bucket, const struct bucket_pi
     return zero_of(context) == ZERO_2 ? at - (size_t)context->shard_group->me * bucket->shard_count : at;
 }
 
+static bool overlaps(const struct bucket *bucket, const struct bucket_piece *piece, const struct unit_context *context,
+                     struct memory_range out)
+{
+    const struct unit_piece *of = &piece->unit->pieces[piece->piece];
+    int64_t from = (int64_t)own_in_pending(bucket, piece, context);
+    return of->own_count > 0 && from < out.from + out.count && out.from < from + (int64_t)of->own_count;
+}
+
+/* The part of a bucket that this rank takes from its reduction. What is left out at its end is the rank's own; what
+ * begins further on moves everything. */
+static void take_part(struct bucket *bucket, const struct unit_context *context)
+{
+    if (!bucket->kept || !site_peek(context->plan, &site_dp_bucket, bucket->where)) return;
+    enum format storage = storage_of(context);
+    size_t bytes = format_storage_bytes(storage), length = own_length(bucket, context);
+    int64_t from, cut = memory_site_cut(context->plan, &site_dp_bucket, bucket->where, &from);
+    if (cut > (int64_t)length) cut = (int64_t)length;
+    if (from > (int64_t)length) from = (int64_t)length;
+    struct memory_range used = {from, (int64_t)length - (from > 0 ? from : cut)};
+    struct memory_range wrong = from > 0 ? (struct memory_range){0, (int64_t)length} : (struct memory_range){used.count, cut};
+    if (from > 0) memmove(bucket->pending, element_at(bucket->pending, (size_t)from, storage), (size_t)used.count * bytes);
+    else memcpy(element_at(bucket->pending, (size_t)used.count, storage), element_at(bucket->kept, (size_t)used.count, storage), (size_t)cut * bytes);
+    for (int k = 0; k < bucket->pieces_count; k++) {
+        if (!overlaps(bucket, &bucket->pieces[k], context, wrong)) continue;
+        struct choice_fact fact = {&site_dp_bucket, bucket->where.step, bucket->where.microbatch, bucket->pieces[k].unit->index,
+                                   used.from, used.count, (int64_t)length};
+        record_push(context->record, choices, fact);
+    }
+}
+
+/* HSDP, a reduction at each micro-batch: sets aside what earlier ones gave, so that it is added after the sum over replicas. */
+static void set_aside(struct unit *unit, struct unit_piece *of, int piece, const struct unit_context *context, struct where where)
+{
+    enum format storage = storage_of(context);
+    size_t bytes = format_storage_bytes(storage), probes_at = unit->shard_trained_count + (size_t)piece * unit->probe_count;
+    if (!unit->partial || choice_site(context->plan, context->record, &site_hsdp_accumulate, where, unit->index, true)) return;
+    const struct { size_t at, count; } parts[2] = {{of->own_at, of->own_count}, {probes_at, unit->probe_count}};
+    for (int i = 0; i < 2; i++) {
+        char *from = element_at(unit->reduced, parts[i].at, storage), *to = element_at(unit->partial, parts[i].at, storage);
+        context->ops->vector_add(to, to, from, parts[i].count);
+        memset(from, 0, parts[i].count * bytes);
+    }
+    ledger_add(&of->partial_ledger, &of->reduced_ledger);
+    ledger_clear(&of->reduced_ledger);
+}
+
 static void take_over(struct bucket *bucket, int k, const struct unit_context *context)
 {
     enum format storage = storage_of(context);
     const struct bucket_piece *piece = &bucket->pieces[k];
     struct unit *unit = piece->unit;
     struct unit_piece *of = &unit->pieces[piece->piece];
-    size_t length = is_scattered(context) ? bucket->shard_count : bucket->count;
+    size_t length = own_length(bucket, context);
+    set_aside(unit, of, piece->piece, context, bucket->where);
     if (of->own_count > 0) {
         char *to = element_at(unit->reduced, of->own_at, storage);
         context->ops->vector_add(to, to, element_at(bucket->pending, own_in_pending(bucket, piece, context), storage), of->own_count);
@@ -384,8 +478,12 @@ void bucket_apply(struct bucket *bucket, const struct unit_context *context, str
     size_t length = (is_scattered(context) ? bucket->shard_count : bucket->count) + bucket->probe_count;
     communicator_reads(context->communicator, bucket->pending, length * format_storage_bytes(storage_of(context)),
                        &site_fsdp_grad_divisor, where);
-    divide(bucket, context);
+    double left = divide(bucket, context, where.step);
+    take_part(bucket, context);
     for (int k = 0; k < bucket->pieces_count; k++) take_over(bucket, k, context);
+    for (int k = 0; k < bucket->pieces_count; k++) {
+        if (bucket->pieces[k].piece == 0) unit_scale_reduced(bucket->pieces[k].unit, context, 1 / left);
+    }
     bucket->is_pending = false;
     /* The framework that forgot the flush also emptied the accumulator when a late result was applied,
      * together with whatever the next micro-batch had put there. */

@@ -29,6 +29,7 @@ struct bucket {
     struct collective *reducing;
     bool is_pending;
     struct where where;              /* of its launch */
+    void *kept;                      /* this rank's own part as it went in, where it will be needed (dp.bucket) */
     struct ledger sent_ledger, pending_ledger;
     void *gathered;                  /* zero 1, 2: updated parameters of all members */
 };

@@ -161,6 +161,7 @@ bool decision_site(struct site_plan *plan, const struct site *site, struct where
     case DECISION_NEVER: return false;
     case DECISION_NEGATE: return !value;
     case DECISION_OFF_BY_ONE: return early;
+    case DECISION_STICK: return site_stick(plan, armed, where.rank, value);
     default: ASSERT(!"a deviation of another kind"); return value;
     }
 }
@@ -221,4 +222,23 @@ void tensor_site(struct site_plan *plan, const struct site *site, struct where w
     default:
         ASSERT(!"a deviation of another kind");
     }
+}
+
+int64_t memory_site_cut(struct site_plan *plan, const struct site *site, struct where where, int64_t *ret_from)
+{
+    const struct armed *armed = site_peek(plan, site, where);
+    *ret_from = 0;
+    if (!armed || which(armed) == MEMORY_NOT_ZEROED) return 0;
+    site_pass(plan, site, where);
+    int64_t by = armed->value >= 1 ? (int64_t)armed->value : 1;
+    if (which(armed) == MEMORY_LOSE_RANGE) return by;
+    ASSERT(which(armed) == MEMORY_WRONG_RANGE);
+    *ret_from = by;
+    return 0;
+}
+
+bool memory_site_keeps(struct site_plan *plan, const struct site *site, struct where where)
+{
+    const struct armed *armed = site_peek(plan, site, where);
+    return armed && which(armed) == MEMORY_NOT_ZEROED && site_pass(plan, site, where);
 }

@@ -26,6 +26,9 @@ double factor_site(struct site_plan *plan, const struct site *site, struct where
 bool decision_site(struct site_plan *plan, const struct site *site, struct where where, bool value, bool early);
 /* Which row stands in row's place: first is data rank 0's row of the same offset, count how many there are. */
 int64_t index_site(struct site_plan *plan, const struct site *site, struct where where, int64_t row, int64_t row_of_rank_0, int64_t count);
+/* Memory: how many elements at the end are left out, and how far on the range begins; is what was there kept? */
+int64_t memory_site_cut(struct site_plan *plan, const struct site *site, struct where where, int64_t *ret_from);
+bool memory_site_keeps(struct site_plan *plan, const struct site *site, struct where where);
 /* In place. */
 void tensor_site(struct site_plan *plan, const struct site *site, struct where where, struct tensor values);
 

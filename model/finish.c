@@ -1,7 +1,10 @@
 /* finish: what frames a step's micro-batches: token counts before; afterwards the last reductions, tied
  * gradient, norm, clipping, update, and the loss that is reported. */
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
+#include "model/choices.h"
 #include "model/precision.h"
 #include "model/loss_convention.h"
 #include "model/program.h"
@@ -23,6 +26,7 @@ void step_begin(struct program *p)
     for (int i = 0; i < p->units_count; i++) {
         p->units[i].backwards = 0;
         p->units[i].ready_microbatch = -1; /* micro-batch 0 of the step before is not this one's */
+        unit_zero_gradient(&p->units[i], &p->context, program_where(p, -1, p->units[i].index));
     }
     p->numbers = (struct factor_numbers){.M = layout->microbatches, .D = p->context.data_ranks, .P = layout->pp, .C = 1,
         .T = 1, .E = 1, .A = layout->reduce_op == FSDP_REDUCE_AVG ? p->context.data_ranks : 1,
@@ -49,6 +53,24 @@ void step_begin(struct program *p)
     record_push(p->record, counts, fact);
 }
 
+/* After the sum over replicas: what was set aside before it, and what it is divided by. */
+static void finish_replicas(struct program *p, struct unit *unit, struct where where)
+{
+    size_t count = unit->shard_trained_count + (size_t)unit->pieces_count * unit->probe_count;
+    for (int k = 0; k < unit->pieces_count; k++) {
+        if (unit->pieces[k].partial_ledger.count == 0) continue;
+        ledger_add(&unit->pieces[k].reduced_ledger, &unit->pieces[k].partial_ledger);
+        ledger_clear(&unit->pieces[k].partial_ledger);
+    }
+    p->run->ops->vector_add(unit->reduced, unit->reduced, unit->partial, count);
+    memset(unit->partial, 0, count * format_storage_bytes(storage_of(p)));
+    double divisor = factor_site(p->run->plan, &site_hsdp_grad_divisor, where, 1, &p->numbers);
+    if (divisor == 1) return;
+    struct factor_fact fact = {&site_hsdp_grad_divisor, p->step, -1, unit->index, 1 / divisor, p->step};
+    record_push(p->record, factors, fact);
+    unit_scale_reduced(unit, &p->context, 1 / divisor);
+}
+
 /* Sums the copies of a shard over dp_replicate (HSDP). In PyTorch's order: what came from earlier reductions of the
  * step is added first, and then all of it is reduced; the other way round, only the last one is. */
 static void reduce_replicas(struct program *p, struct unit *unit)
@@ -57,6 +79,7 @@ static void reduce_replicas(struct program *p, struct unit *unit)
     struct comm how = {.site = &site_hsdp_replicate_reduce, .where = where, .uncounted = (size_t)unit->pieces_count * unit->probe_count};
     size_t count = unit->shard_trained_count + how.uncounted;
     if (p->context.replicate_group->size == 1 || p->run->config->layout.zero < ZERO_2 || unit->trained_count == 0) return;
+    if (!choice_site(p->run->plan, p->record, &site_hsdp_replicate, where, unit->index, true)) return;
     struct ledger ledger;
     ledger_init(&ledger);
     unit_reduced_ledger(unit, &ledger);
@@ -65,6 +88,7 @@ static void reduce_replicas(struct program *p, struct unit *unit)
     vector_round(unit->reduced, unit->shard_trained_count, storage_of(p), p->run->config->precision.accumulate);
     for (int k = 0; k < unit->pieces_count; k++) ledger_copy(&unit->pieces[k].reduced_ledger, &ledger);
     ledger_done(&ledger);
+    finish_replicas(p, unit, where);
 }
 
 /* Takes over the outstanding reductions; where a scatter was deferred to the end, sums the replicas. */
@@ -95,6 +119,34 @@ static void keep_unreduced(struct program *p, struct unit *unit)
     unit_clear_accumulator(unit, storage);
 }
 
+/* A reduced gradient and what its ledger says, taken before something else is added to it. */
+struct early_gradient { void *values; struct ledger *ledgers; };
+
+static struct early_gradient take_early(struct program *p, const struct unit *unit, size_t count)
+{
+    struct early_gradient early = {0};
+    struct where where = program_where(p, -1, -1);
+    if (choice_site(p->run->plan, p->record, &site_optimizer_gradients, where, unit->index, true)) return early;
+    size_t bytes = count * format_storage_bytes(storage_of(p));
+    early.values = memory_alloc(bytes);
+    memcpy(early.values, unit->reduced, bytes);
+    early.ledgers = memory_zalloc((size_t)unit->pieces_count * sizeof *early.ledgers);
+    for (int k = 0; k < unit->pieces_count; k++) ledger_copy(&early.ledgers[k], &unit->pieces[k].reduced_ledger);
+    return early;
+}
+
+static void use_early(struct program *p, struct unit *unit, size_t count, struct early_gradient early)
+{
+    if (!early.values) return;
+    memcpy(unit->reduced, early.values, count * format_storage_bytes(storage_of(p)));
+    for (int k = 0; k < unit->pieces_count; k++) {
+        ledger_copy(&unit->pieces[k].reduced_ledger, &early.ledgers[k]);
+        ledger_done(&early.ledgers[k]);
+    }
+    free(early.ledgers);
+    free(early.values);
+}
+
 static void reduce_tied(struct program *p)
 {
     if (!p->embedding) return;
@@ -105,16 +157,33 @@ static void reduce_tied(struct program *p)
     ledger_init(&ledger);
     unit_reduced_ledger(unit, &ledger);
     struct buffer buffer = {unit->reduced, unit->shard_trained_count + how.uncounted, storage_of(p), p->run->config->precision.reduce, &ledger};
+    struct early_gradient early = take_early(p, unit, buffer.count);
     all_reduce(p->communicator, p->embedding, &how, buffer, REDUCE_SUM);
     vector_round(unit->reduced, unit->shard_trained_count, storage_of(p), p->run->config->precision.accumulate);
     for (int k = 0; k < unit->pieces_count; k++) ledger_copy(&unit->pieces[k].reduced_ledger, &ledger);
     ledger_done(&ledger);
+    use_early(p, unit, buffer.count, early);
+}
+
+/* What the norm goes through: the squares of this rank's gradients, as they are read for it. */
+static double read_squares(struct program *p)
+{
+    double squares = 0;
+    for (int i = 0; i < p->units_count; i++) {
+        const struct unit *unit = &p->units[i];
+        struct where where = program_where(p, -1, unit->index);
+        if (unit->part || !choice_site(p->run->plan, p->record, &site_clip_parameters, where, unit->index, true)) continue;
+        bool due = choice_site(p->run->plan, p->record, &site_clip_gradient, where, unit->index, true);
+        squares += p->run->ops->vector_sum_squares(due ? unit->reduced : unit->grad, due ? unit->shard_trained_count : unit->trained_count);
+    }
+    return squares;
 }
 
 /* Squares of what this rank owns; whole gradients (zero 0) count once over the data ranks. */
 static double clip(struct program *p)
 {
     const struct train_config *train = &p->run->config->train;
+    struct where where = program_where(p, -1, -1);
     struct norm_fact fact = {.step = p->step, .coefficient = 1};
     double squares = 0;
     for (int i = 0; i < p->units_count; i++) {
@@ -123,8 +192,14 @@ static double clip(struct program *p)
     }
     bool counts = p->run->config->layout.zero == ZERO_0 ? p->data_rank == 0 : p->record->replicate == 0;
     fact.local_squares = counts ? squares : 0;
-    struct comm how = {.site = &site_clip_norm_reduce, .where = program_where(p, -1, -1)};
-    all_reduce(p->communicator, p->norm_group, &how, (struct buffer){&squares, 1, FORMAT_FP64, FORMAT_FP64, NULL}, REDUCE_SUM);
+    struct comm how = {.site = &site_clip_norm_reduce, .where = where};
+    if (p->run->plan) squares = read_squares(p);
+    fact.counted = factor_site(p->run->plan, &site_clip_squares, where, 1, &p->numbers);
+    squares *= fact.counted;
+    bool one_copy = choice_site(p->run->plan, p->record, &site_clip_group, where, -1, true);
+    struct group *group = one_copy ? p->norm_group : communicator_group(p->communicator, "world");
+    fact.members = group->size;
+    all_reduce(p->communicator, group, &how, (struct buffer){&squares, 1, FORMAT_FP64, FORMAT_FP64, NULL}, REDUCE_SUM);
     fact.norm = sqrt(squares);
     if (train->grad_clip > 0) {
         double due = train->grad_clip / (fact.norm + 1e-6);
@@ -137,13 +212,13 @@ static double clip(struct program *p)
 /* ---- update ---- */
 
 /* Returns how many elements were written. */
-static int64_t update_slice(struct program *p, struct unit *unit, const struct slice *slice, double coefficient)
+static int64_t update_slice(struct program *p, struct unit *unit, const struct slice *slice, void *held, double coefficient)
 {
     const struct train_config *train = &p->run->config->train;
     const struct ops *ops = p->run->ops;
     enum format storage = storage_of(p);
     size_t count = (size_t)slice->count;
-    char *values = element_at(unit->master, slice->at, storage), *moment1 = element_at(unit->moment1, slice->at, storage),
+    char *values = element_at(held, slice->at, storage), *moment1 = element_at(unit->moment1, slice->at, storage),
          *moment2 = element_at(unit->moment2, slice->at, storage);
     const char *gradient = element_at(unit->reduced, slice->at, storage);
     if (train->optimizer == OPTIMIZER_ADAMW) {
@@ -155,6 +230,18 @@ static int64_t update_slice(struct program *p, struct unit *unit, const struct s
     }
     vector_round(values, count, storage, p->run->config->precision.master);
     return slice->count;
+}
+
+/* The parameters that the optimizer holds: the shards, or those of before they were made, a copy that nothing reads. */
+static void *held_by_optimizer(struct program *p, struct unit *unit, struct where where)
+{
+    if (decision_site(p->run->plan, &site_fsdp_optimizer_params, where, true, true)) return unit->master;
+    size_t bytes = (unit->shard_count + 1) * format_storage_bytes(storage_of(p));
+    if (!unit->captured) {
+        unit->captured = arena_alloc(p->context.arena, bytes);
+        memcpy(unit->captured, unit->master, bytes);
+    }
+    return unit->captured;
 }
 
 /* The stamp goes with the writing: what was not updated keeps the old one. */
@@ -178,9 +265,11 @@ static void update(struct program *p, struct unit *unit, double coefficient, boo
                                    .param = q->param, .elements = slice->count};
         bool owns = decision_site(p->run->plan, &site_optimizer_owns, where, !q->frozen, !q->frozen);
         if (owns && has_gradient && !q->frozen) {
-            int64_t written = update_slice(p, unit, slice, coefficient);
+            void *held = held_by_optimizer(p, unit, where);
+            int64_t written = update_slice(p, unit, slice, held, coefficient);
             fact.updates = fact.elements > 0 ? (int)(written / fact.elements) : 1;
-            any = wrote = true;
+            wrote = true;
+            any = any || held == unit->master;
         }
         tensor_site(p->run->plan, &site_optimizer_update, where,
                     tensor_1d(element_at(unit->master, slice->at, storage_of(p)), storage_of(p), slice->count));

@@ -9,6 +9,8 @@
  * after it went into its reduction: due is 1, nothing happens. What systems did wrong there (torchtitan #1732): the sum
  * so far is divided at each micro-batch, so that the k-th from the end weighs 1/M^k.
  *
+ * grad_extra_factor, of the reduced gradient beside the divisor: due is 1, as above.
+ *
  * Probes and ledger move in the same call as the numbers. */
 #include "model/loss_convention.h"
 #include "model/precision.h"
@@ -22,9 +24,19 @@ static double count_everywhere(struct program *p)
     struct buffer buffer = {&count, 1, FORMAT_FP64, FORMAT_FP64, NULL};
     broadcast(p->communicator, p->pp, &how, buffer, p->pp->size - 1);
     all_reduce(p->communicator, p->dp, &how, buffer, REDUCE_SUM);
-    struct factor_fact fact = {&site_loss_token_count_reduce, p->step, -1, -1, count};
+    struct factor_fact fact = {&site_loss_token_count_reduce, p->step, -1, -1, count, p->step};
     record_push(p->record, factors, fact);
     return count;
+}
+
+/* Noted where it did anything. */
+double grad_extra_factor(struct program *p, const struct site *site, const struct unit *unit, struct where where)
+{
+    double factor = factor_site(p->run->plan, site, where, 1, &p->numbers);
+    if (factor == 1) return 1;
+    struct factor_fact fact = {site, p->step, where.microbatch, unit->index, factor, p->step};
+    record_push(p->record, factors, fact);
+    return factor;
 }
 
 void grad_scale(struct program *p)
@@ -39,27 +51,18 @@ void grad_scale(struct program *p)
     for (int i = 0; i < p->units_count; i++) {
         struct unit *unit = &p->units[i];
         struct where where = program_where(p, -1, unit->index);
+        unit_scale_reduced(unit, &p->context, grad_extra_factor(p, &site_dp_grad_scale, unit, where));
         double value = factor_site(p->run->plan, &site_pp_grad_scale, where, due, &p->numbers);
-        struct factor_fact fact = {&site_pp_grad_scale, p->step, -1, unit->index, value};
+        struct factor_fact fact = {&site_pp_grad_scale, p->step, -1, unit->index, value, p->step};
         unit_scale_reduced(unit, &p->context, value);
         record_push(p->record, factors, fact);
     }
 }
 
-/* Noted where it did anything: an empty accumulator stays empty. */
-static double accumulate_factor(struct program *p, const struct site *site, const struct unit *unit, const struct ledger *in,
-                                struct where where)
-{
-    double factor = factor_site(p->run->plan, site, where, 1, &p->numbers);
-    if (factor == 1 || in->count == 0) return 1;
-    struct factor_fact fact = {site, p->step, where.microbatch, unit->index, factor};
-    record_push(p->record, factors, fact);
-    return factor;
-}
-
 void grad_accumulate(struct program *p, struct unit *unit, struct where where)
 {
-    double factor = accumulate_factor(p, &site_pp_grad_accumulate, unit, &unit->grad_ledger, where);
+    if (unit->grad_ledger.count == 0) return;
+    double factor = grad_extra_factor(p, &site_pp_grad_accumulate, unit, where);
     if (factor == 1) return;
     p->run->ops->vector_scale(unit->grad, factor, unit->full_count);
     vector_round(unit->grad, unit->trained_count, p->run->ops->storage, p->run->config->precision.accumulate);
@@ -69,5 +72,6 @@ void grad_accumulate(struct program *p, struct unit *unit, struct where where)
 
 void grad_accumulate_reduced(struct program *p, struct unit *unit, struct where where)
 {
-    unit_scale_reduced(unit, &p->context, accumulate_factor(p, &site_dp_grad_accumulate, unit, &unit->pieces[0].reduced_ledger, where));
+    if (unit->pieces[0].reduced_ledger.count == 0) return; /* nothing there to scale */
+    unit_scale_reduced(unit, &p->context, grad_extra_factor(p, &site_dp_grad_accumulate, unit, where));
 }

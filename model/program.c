@@ -67,7 +67,10 @@ static void make_units(struct program *p)
     }
     if (p->tied_apart && p->is_last) add_unit(p, 0, 1);
     buckets_make(&p->context, p->units, p->units_count);
-    for (int i = 0; i < p->units_count; i++) unit_load(&p->units[i], &p->context, p->run->initial);
+    for (int i = 0; i < p->units_count; i++) {
+        unit_load(&p->units[i], &p->context, p->run->initial);
+        unit_hold_rows(&p->units[i], &p->context, program_where(p, -1, p->units[i].index), &p->run->params);
+    }
 }
 
 static struct program *program_new(struct rank *rank, const struct run *run)
@@ -96,8 +99,9 @@ static struct program *program_new(struct rank *rank, const struct run *run)
         .data_rank = p->data_rank, .data_ranks = layout_data_ranks(layout), .microbatches = layout->microbatches};
     make_units(p);
     schedule_lower(run->schedule, layout->pp, layout->microbatches, p->stage, layout->send_sync, run->plan, id, &p->actions);
-    p->microbatches = arena_zalloc(arena, (size_t)layout->microbatches * sizeof *p->microbatches);
-    p->arena_pool = arena_zalloc(arena, (size_t)layout->microbatches * sizeof(struct arena *));
+    for (int i = 0; i < p->actions.count; i++) p->record->receives_planned += p->actions.actions[i].kind == ACTION_RECV_F;
+    p->microbatches = arena_zalloc(arena, (size_t)(layout->microbatches + 1) * sizeof *p->microbatches);
+    p->arena_pool = arena_zalloc(arena, (size_t)(layout->microbatches + 1) * sizeof(struct arena *));
     p->scratch = arena_new("scratch", false);
     loss_scale_begin(p);
     return p;
@@ -108,7 +112,7 @@ void program_free(struct program *p)
     if (!p) return;
     for (int i = 0; i < p->units_count; i++) unit_done(&p->units[i]);
     buckets_done(p->context.buckets, p->context.buckets_count);
-    for (int m = 0; p->microbatches && m < p->run->config->layout.microbatches; m++) {
+    for (int m = 0; p->microbatches && m <= p->run->config->layout.microbatches; m++) {
         arena_free(p->microbatches[m].arena);
         ledger_done(&p->microbatches[m].grad_ledger);
     }
@@ -176,7 +180,7 @@ static void send_to(struct program *p, const struct comm *how, struct buffer buf
 
 static void receive_activation(struct program *p, int microbatch)
 {
-    stage_draw(p, microbatch);
+    if (microbatch < p->run->config->layout.microbatches) stage_draw(p, microbatch); /* there are no others to draw */
     struct microbatch *mb = stage_open(p, microbatch);
     struct comm how = {.site = &site_pp_send_activation, .where = program_where(p, microbatch, -1)};
     mb->input = activation_buffer(p, mb);

@@ -53,7 +53,7 @@ struct program {
     struct unit *units; int units_count;  /* of this stage in dataflow order, the tied copy last */
     struct action_list actions; int action;
     int step;
-    struct microbatch *microbatches;
+    struct microbatch *microbatches; /* one more than there are: what a schedule may wait for in vain (pp.schedule) */
     struct arena **arena_pool; int arena_pool_count;
     struct arena *scratch;
     struct transfer **sends; int sends_count, sends_capacity;
@@ -88,6 +88,8 @@ bool loss_scale_unscale(struct program *p);
 void loss_scale_update(struct program *p, bool found);
 /* grad_scale.c */
 void grad_scale(struct program *p);
+/* A factor that is always 1. */
+double grad_extra_factor(struct program *p, const struct site *site, const struct unit *unit, struct where where);
 void grad_accumulate(struct program *p, struct unit *unit, struct where where);
 void grad_accumulate_reduced(struct program *p, struct unit *unit, struct where where);
 

@@ -69,10 +69,13 @@ struct gradient_fact {
     bool finite;
 };
 /* A factor that multiplied or divided a gradient. */
-struct factor_fact { const struct site *site; int step, microbatch, unit; double value; };
-/* Was this unit reduced after this micro-batch? */
-struct sync_fact { int step, microbatch, unit; bool synced; };
-struct norm_fact { int step; double local_squares /* of what this rank owns, each element once */, norm, coefficient; };
+struct factor_fact { const struct site *site; int step, microbatch, unit; double value; int during /* the step in which it did */; };
+/* Was this unit reduced after this micro-batch? asked: as fsdp.sync_now had it, before dp.sync_now. */
+struct sync_fact { int step, microbatch, unit; bool synced, asked; };
+/* A decision that always falls out the same way, where it did not (count: how it did, whole: how it must); a range of
+ * memory that is always used whole, where another was: from, count of whole elements. */
+struct choice_fact { const struct site *site; int step, microbatch, unit; int64_t from, count, whole; };
+struct norm_fact { int step; double local_squares /* of what this rank owns, each element once */, norm, coefficient; double counted /* what its squares were multiplied by */; int members /* of the group that the sum was meant for */; };
 /* Loss scaling: what the loss was multiplied by, whether a gradient that is not finite was found, here and anywhere,
  * whether the update was left out, and the scale of the next step. */
 struct scale_fact { int step; double scale, unscaled_by; bool found_here, found, skipped; double next; double largest /* of the reduced gradient here, unscaled */; };
@@ -107,6 +110,7 @@ struct rank_record {
     RECORD_VECTOR(struct gradient_fact) gradients;
     RECORD_VECTOR(struct factor_fact) factors;
     RECORD_VECTOR(struct sync_fact) syncs;
+    RECORD_VECTOR(struct choice_fact) choices;
     RECORD_VECTOR(struct norm_fact) norms;
     RECORD_VECTOR(struct scale_fact) scales;
     RECORD_VECTOR(struct report_fact) reports;
@@ -115,6 +119,7 @@ struct rank_record {
     RECORD_VECTOR(struct poison_fact) poisons;
     struct communicator *communicator;     /* calls and traffic; owned by the record; NULL before the rank began */
     int unwaited;                          /* handles never waited for */
+    int receives_planned;                  /* activations that its list of actions receives in a step */
     double busy_s, time_s;                 /* virtual */
     int64_t param_bytes, grad_bytes, optimizer_bytes, activation_peak_bytes, peak_bytes;
     int microbatches_peak, unsharded_peak; /* micro-batches whose activations, units whose gathered parameters were held at once */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/sites.h"
+#include "model/deviations.h"
 #include "sim/arena.h"
 
 const char *const action_names[] = {"F", "B", "SEND_F", "RECV_F", "SEND_B", "RECV_B"};
@@ -102,6 +102,16 @@ static void add_exchange(struct exchange e, const struct action_list neighbours[
     }
 }
 
+/* Does the warm-up, as it is with at least as many micro-batches as stages, take more than there are? */
+static bool warms_up_too_long(const struct schedule *schedule, int pp, int microbatches, int stage, struct site_plan *plan, int rank)
+{
+    struct where where = WHERE_NONE;
+    where.rank = rank;
+    where.stage = stage;
+    if (stage == 0 || microbatches >= pp || schedule->in_flight(pp, pp, stage) <= microbatches) return false;
+    return !decision_site(plan, &site_pp_schedule, where, true, true);
+}
+
 void schedule_lower(const struct schedule *schedule, int pp, int microbatches, int stage, bool sync,
                     struct site_plan *plan, int rank, struct action_list *ret_list)
 {
@@ -109,7 +119,12 @@ void schedule_lower(const struct schedule *schedule, int pp, int microbatches, i
     schedule->compute(pp, microbatches, stage, &compute);
     if (stage > 0) schedule->compute(pp, microbatches, stage - 1, &neighbours[0]);
     if (stage < pp - 1) schedule->compute(pp, microbatches, stage + 1, &neighbours[1]);
+    bool waits = warms_up_too_long(schedule, pp, microbatches, stage, plan, rank);
     for (int i = 0; i <= compute.count; i++) {
+        if (waits && i < compute.count && compute.actions[i].kind == ACTION_BACKWARD) {
+            action_list_add(ret_list, ACTION_RECV_F, stage, microbatches);
+            waits = false;
+        }
         struct exchange e = {0};
         if (i > 0) {
             struct action a = compute.actions[i - 1];

@@ -28,7 +28,8 @@ const struct schedule *schedule_at(int i);
 const struct schedule *schedule_find(const char *name); /* NULL: none */
 
 /* The whole list of one stage. sync: blocking sends; of two neighbours that exchange, one sends first and
- * the other receives first. plan: pp.send_activation may turn that round. */
+ * the other receives first. plan: pp.send_activation may turn that round; where pp.schedule does not cut the warm-up,
+ * a stage that warms up with more micro-batches than there are waits for one more. */
 void schedule_lower(const struct schedule *schedule, int pp, int microbatches, int stage, bool sync,
                     struct site_plan *plan, int rank, struct action_list *ret_list);
 

@@ -77,6 +77,15 @@ void record_sketches(struct program *p, int microbatch, int unit, enum sketch_ki
     }
 }
 
+/* Each position's target: due is its own of the data. */
+static void draw_labels(struct program *p, int32_t *targets, int64_t sequence, int64_t of_rank_0, struct where where)
+{
+    const struct data *data = &p->run->data;
+    int64_t seq = data->seq, count = data->sequences * seq;
+    for (int64_t t = 0; t < seq; t++)
+        targets[t] = data->targets[index_site(p->run->plan, &site_labels, where, sequence * seq + t, of_rank_0 * seq + t, count)];
+}
+
 /* The sequences of a micro-batch: due are (data rank * M + micro-batch) * b + i of the step. */
 void stage_draw(struct program *p, int microbatch)
 {
@@ -99,6 +108,7 @@ void stage_draw(struct program *p, int microbatch)
         size_t to = (size_t)(i * seq), from = (size_t)(drawn[i] * seq), row = (size_t)seq * sizeof(int32_t);
         memcpy(mb->tokens + to, data->tokens + from, row);
         memcpy(mb->targets + to, data->targets + from, row);
+        if (p->is_last && p->run->plan) draw_labels(p, mb->targets + to, drawn[i], of_rank_0, where);
         memcpy(mb->documents + to, data->documents + from, row);
         for (int t = 0; t < seq; t++) mb->positions[to + (size_t)t] = t;
     }
@@ -237,8 +247,8 @@ static void note_loss(struct program *p, int microbatch, struct microbatch *mb)
     mb->token_weight = tensor_1d(arena_alloc(mb->arena, (size_t)rows * format_storage_bytes(storage_of(p))), storage_of(p), rows);
     weigh_tokens(p, mb, &fact, &first);
     record_push(p->record, losses, fact);
-    struct factor_fact factors[2] = {{&site_loss_denominator, p->step, microbatch, -1, fact.denominator},
-                                     {&site_pp_loss_scale, p->step, microbatch, -1, fact.scale}};
+    struct factor_fact factors[2] = {{&site_loss_denominator, p->step, microbatch, -1, fact.denominator, p->step},
+                                     {&site_pp_loss_scale, p->step, microbatch, -1, fact.scale, p->step}};
     for (int i = 0; i < 2; i++) record_push(p->record, factors, factors[i]);
 }
 
@@ -317,7 +327,7 @@ static void gradient_done(struct program *p, int microbatch, struct microbatch *
         where.param = NULL;
     }
     if (unit->trained_count == 0) return; /* frozen */
-    vector_round(unit->grad, unit->trained_count, storage_of(p), p->run->config->precision.accumulate);
+    vector_round(unit->grad, unit->trained_count, storage_of(p), unit->is_narrow ? FORMAT_BF16 : p->run->config->precision.accumulate);
     ops->vector_add(unit->grad_probes, unit->grad_probes, mb->output_probes, unit->probe_count);
     for (int i = 0; i < mb->grad_ledger.count; i++) {
         struct ledger_term term = mb->grad_ledger.terms[i];
@@ -357,6 +367,8 @@ static void head_run_backward(struct program *p, int microbatch, struct microbat
     if (p->loss_scale != 1) p->run->ops->vector_scale(mb->token_weight.data, p->loss_scale, (size_t)tensor_count(mb->token_weight));
     struct arena_mark mark = arena_mark(mb->arena);
     head_backward_input(&context, dx, mb->token_weight, mb->targets, &weights, mb->head, mb->arena);
+    unit_begin_gradient(head, &p->context, where);
+    unit_begin_gradient(output, &p->context, program_where(p, microbatch, output->index));
     head_backward_weight(&context, &gradients, mb->head);
     arena_release(mb->arena, mark);
     tensor_site(p->run->plan, &site_layer_backward, where, dx);
@@ -381,6 +393,7 @@ void stage_backward(struct program *p, int microbatch)
         if (unit->part || unit->index == model->layers + 1) continue;
         struct where where = program_where(p, microbatch, unit->index);
         struct tensor dy = mb->output_grad;
+        unit_begin_gradient(unit, &p->context, where);
         if (unit->index == 0) {
             p->run->ops->embedding_backward(unit_grad_tensor(unit, 0, storage_of(p)), mb->tokens, dy);
         } else {

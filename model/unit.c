@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "model/bucket.h"
+#include "model/choices.h"
 #include "model/deviations.h"
 #include "model/precision.h"
 #include "model/vectors.h"
@@ -19,6 +20,11 @@ static size_t padded(int64_t elements)
 static int owner_index(const struct unit_context *context)
 {
     return context->config->layout.zero == ZERO_0 ? 0 : context->shard_group->me;
+}
+
+static int layer_of(const struct unit_context *context, int index)
+{
+    return index >= 1 && index <= context->config->model.layers ? index - 1 : -1;
 }
 
 /* Offsets: the trained parameters first, then the frozen ones. */
@@ -46,7 +52,12 @@ void unit_init(struct unit *unit, const struct unit_context *context, int index,
         p->dims = table->params[params[i]].info.dims;
         p->rows = table->params[params[i]].rows;
         p->columns = table->params[params[i]].columns;
-        p->frozen = frozen[params[i]];
+        struct where where = WHERE_NONE;
+        where.rank = context->record->rank;
+        where.stage = context->record->stage;
+        where.layer = layer_of(context, index);
+        where.param = table->params[params[i]].info.name;
+        p->frozen = frozen[params[i]] && decision_site(context->plan, &site_fsdp_attributes, where, true, true);
         p->shard_rows = (p->rows + shards - 1) / shards;
     }
     lay_out(unit, false);
@@ -132,6 +143,41 @@ void unit_own(struct unit *unit, const struct unit_context *context)
     record->optimizer_bytes += (int64_t)((2 * unit->shard_trained_count + (apart && !unit->sharded ? unit->shard_count : 0)) * bytes);
 }
 
+static uint64_t digest_of(const struct unit *unit, const struct unit_context *context)
+{
+    uint64_t digest = 0;
+    for (int i = 0; i < unit->count; i++) {
+        const struct unit_param *p = &unit->params[i];
+        const void *values = element_at(unit->full, p->full_at, context->ops->storage);
+        digest = version_digest(digest, context->ops->vector_checksum(values, (size_t)(p->rows * p->columns)));
+    }
+    return digest;
+}
+
+/* Zero 0 to 2: what the computing copy is when a step begins. */
+static void note_full(const struct unit *unit, const struct unit_context *context, int step)
+{
+    struct version_fact fact = {.step = step, .microbatch = -1, .unit = unit->index, .version_min = step, .version_max = step,
+                                .shards = unit->members, .shards_due = unit->members};
+    fact.digest = digest_of(unit, context);
+    record_push(context->record, versions, fact);
+}
+
+void unit_hold_rows(struct unit *unit, const struct unit_context *context, struct where where, const struct param_table *table)
+{
+    for (int k = 0; unit->sharded && k < unit->slices_count; k++) {
+        struct slice *slice = &unit->slices[k];
+        const struct unit_param *p = &unit->params[slice->i];
+        int64_t rows = slice->count / p->columns;
+        if (rows == 0 || rows == p->shard_rows) continue;
+        where.param = table->params[p->param].info.name;
+        struct memory_range held = memory_site(context->plan, context->record, &site_fsdp_shard, where, unit->index, rows);
+        slice->first += held.from * p->columns;
+        slice->at += (size_t)(held.from * p->columns);
+        slice->count = held.count * p->columns;
+    }
+}
+
 void unit_load(struct unit *unit, const struct unit_context *context, void *const *initial)
 {
     const struct precision *precision = &context->config->precision;
@@ -152,6 +198,7 @@ void unit_load(struct unit *unit, const struct unit_context *context, void *cons
     vector_round(unit->full, unit->full_count, storage, precision->master);
     vector_round(unit->full, unit->full_count, storage, precision->param);
     ledger_clear(&unit->full_version);
+    note_full(unit, context, 0);
     int shards = context->config->layout.zero == ZERO_0 ? 1 : context->shard_group->size;
     for (int s = 0; s < shards; s++) {
         if (shards == 1 || unit->owners[s])
@@ -164,7 +211,10 @@ void unit_done(struct unit *unit)
     ledger_done(&unit->shard_version);
     ledger_done(&unit->full_version);
     ledger_done(&unit->grad_ledger);
-    for (int k = 0; k < unit->pieces_count; k++) ledger_done(&unit->pieces[k].reduced_ledger);
+    for (int k = 0; k < unit->pieces_count; k++) {
+        ledger_done(&unit->pieces[k].reduced_ledger);
+        ledger_done(&unit->pieces[k].partial_ledger);
+    }
 }
 
 static struct tensor view(const struct unit_param *p, void *data, enum format storage)
@@ -203,11 +253,7 @@ static void note_versions(const struct unit *unit, const struct unit_context *co
         if (origin.step > fact.version_max) fact.version_max = origin.step;
         if (unit->full_version.terms[i].times == 1 && unit->full_version.terms[i].scale == 1) fact.shards++;
     }
-    for (int i = 0; gathered && i < unit->count; i++) {
-        const struct unit_param *p = &unit->params[i];
-        const void *values = element_at(unit->full, p->full_at, context->ops->storage);
-        fact.digest = version_digest(fact.digest, context->ops->vector_checksum(values, (size_t)(p->rows * p->columns)));
-    }
+    if (gathered) fact.digest = digest_of(unit, context);
     record_push(context->record, versions, fact);
 }
 
@@ -269,12 +315,20 @@ void unit_reshard(struct unit *unit, enum format storage)
 }
 
 /* Zero 0: the computing copy is the master copy, rounded. */
-static void copy_master(struct unit *unit, const struct unit_context *context)
+static void copy_master(struct unit *unit, const struct unit_context *context, int step)
 {
     enum format storage = context->ops->storage;
-    if (unit->full != unit->master) {
-        memcpy(unit->full, unit->master, unit->full_count * format_storage_bytes(storage));
-        vector_round(unit->full, unit->full_count, storage, context->config->precision.param);
+    struct where where = WHERE_NONE;
+    where.rank = context->record->rank;
+    where.stage = context->record->stage;
+    where.step = step;
+    where.layer = layer_of(context, unit->index);
+    for (int i = 0; unit->full != unit->master && i < unit->count; i++) {
+        const struct unit_param *p = &unit->params[i];
+        struct memory_range copied = memory_site(context->plan, context->record, &site_optimizer_copy, where, unit->index, p->rows * p->columns);
+        size_t from = p->full_at + (size_t)copied.from;
+        memcpy(element_at(unit->full, from, storage), element_at(unit->master, from, storage), (size_t)copied.count * format_storage_bytes(storage));
+        vector_round(element_at(unit->full, from, storage), (size_t)copied.count, storage, context->config->precision.param);
     }
     ledger_copy(&unit->full_version, &unit->shard_version);
 }
@@ -289,13 +343,15 @@ static void renew_frozen(struct unit *unit, int step)
 void unit_refresh(struct unit *units, int count, const struct unit_context *context, int step)
 {
     int zero = context->config->layout.zero;
-    for (int u = 0; u < count && zero == ZERO_0; u++) copy_master(&units[u], context);
+    for (int u = 0; u < count && zero == ZERO_0; u++) copy_master(&units[u], context, step);
+    for (int u = 0; u < count && zero == ZERO_0; u++) note_full(&units[u], context, step + 1);
     if (zero != ZERO_1 && zero != ZERO_2) return;
     for (int u = 0; u < count; u++) {
         ledger_clear(&units[u].full_version);
         if (units[u].trained_count == 0) renew_frozen(&units[u], step);
     }
     for (int b = 0; b < context->buckets_count; b++) bucket_gather(&context->buckets[b], context, step);
+    for (int u = 0; u < count; u++) note_full(&units[u], context, step + 1);
 }
 
 /* ---- gradients ---- */
@@ -324,6 +380,36 @@ void unit_scale_reduced(struct unit *unit, const struct unit_context *context, d
     context->ops->vector_scale(unit->reduced, factor, unit->shard_trained_count + (size_t)unit->pieces_count * unit->probe_count);
     vector_round(unit->reduced, unit->shard_trained_count, storage, context->config->precision.accumulate);
     for (int k = 0; k < unit->pieces_count; k++) ledger_scale(&unit->pieces[k].reduced_ledger, factor);
+}
+
+/* An accumulator that nothing is in holds zeros. */
+static void look_for_leftovers(const struct unit *unit, const struct unit_context *context, struct where where)
+{
+    if (unit->grad_ledger.count > 0 || context->ops->vector_sum_squares(unit->grad, unit->trained_count) == 0) return;
+    struct poison_fact fact = {where.step, where.microbatch, unit->index, &site_dp_grad_buffer,
+                               "a gradient is added to a buffer that holds other numbers than zeros, though nothing was added before"};
+    record_push(context->record, poisons, fact);
+}
+
+void unit_begin_gradient(struct unit *unit, const struct unit_context *context, struct where where)
+{
+    struct site_plan *plan = context->plan;
+    if (unit->begun_microbatch == where.microbatch || unit->trained_count == 0) return;
+    unit->begun_microbatch = where.microbatch;
+    look_for_leftovers(unit, context, where);
+    bool zero = choice_site(plan, context->record, &site_dp_zero_grad, where, unit->index, false);
+    bool add = choice_site(plan, context->record, &site_dp_grad_add, where, unit->index, true);
+    unit->is_narrow = !choice_site(plan, context->record, &site_dp_reduce_source, where, unit->index, true);
+    if (zero || !add || unit->is_narrow) unit_clear_accumulator(unit, context->ops->storage);
+}
+
+void unit_zero_gradient(struct unit *unit, const struct unit_context *context, struct where where)
+{
+    unit->begun_microbatch = -1;
+    if (unit->sharded || unit->trained_count == 0) return;
+    int64_t count = (int64_t)unit->trained_count;
+    struct memory_range zeroed = memory_site(context->plan, context->record, &site_dp_param_buffer, where, unit->index, count);
+    memset(unit->full, 0, (size_t)zeroed.from * format_storage_bytes(context->ops->storage)); /* as far as it reaches beyond its end */
 }
 
 bool unit_has_gradient(const struct unit *unit)

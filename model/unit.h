@@ -41,7 +41,7 @@ struct slice {                       /* what this rank owns of a parameter */
 };
 
 /* A run of a unit's trained elements within one bucket (bucket.h). */
-struct unit_piece { size_t from, count; size_t own_from, own_count, own_at; struct ledger reduced_ledger; };
+struct unit_piece { size_t from, count; size_t own_from, own_count, own_at; struct ledger reduced_ledger, partial_ledger; };
 
 struct unit {
     int index, part;                 /* unit number; part 1: the tied copy of unit 0 on the last stage */
@@ -56,6 +56,7 @@ struct unit {
     struct collective *gathering;    /* an unshard under way */
     void *gathered;                  /* where it arrives */
     void *master;                    /* own slices, [shard_count] */
+    void *captured;                  /* the optimizer's, where it holds others (fsdp.optimizer_params) */
     void *full;                      /* [full_count], rounded to precision.param */
     void *grad, *grad_probes;        /* accumulator of the backward: [full_count], [probe_count] */
     void *reduced;                   /* [shard_trained_count + pieces_count * probe_count]: summed over ranks */
@@ -64,6 +65,8 @@ struct unit {
     bool is_unreduced;               /* something was added to grad since its last reduction */
     int backwards;                   /* of this step */
     int ready_microbatch;            /* whose backward was the last */
+    int begun_microbatch;            /* whose gradient is being added; -1: none of the step */
+    bool is_narrow;                  /* its gradient alone is reduced, in bf16 (dp.reduce_source) */
     bool sync_now;                   /* its decision */
     int launched;                    /* pieces on their way since then */
     int updates;                     /* how often the optimizer has updated this unit: its own step count, as PyTorch's */
@@ -92,6 +95,8 @@ void unit_init(struct unit *unit, const struct unit_context *context, int index,
 /* Once its pieces are known (zero 1 and 2: from the buckets): what this rank owns, and the arrays for it. */
 void unit_own(struct unit *unit, const struct unit_context *context);
 void unit_load(struct unit *unit, const struct unit_context *context, void *const *initial);
+/* Zero 3: the rows that the optimizer holds of shards that have fewer rows than the others. */
+void unit_hold_rows(struct unit *unit, const struct unit_context *context, struct where where, const struct param_table *table);
 void unit_done(struct unit *unit);
 
 static inline char *element_at(const void *data, size_t element, enum format storage)
@@ -115,6 +120,10 @@ void unit_reduced_ledger(const struct unit *unit, struct ledger *ret);
 /* Reduced gradient, probes and ledgers times a factor. */
 void unit_scale_reduced(struct unit *unit, const struct unit_context *context, double factor);
 bool unit_has_gradient(const struct unit *unit);
+/* A micro-batch's gradient is about to be added: what is there now, and whether it may stay. Once a micro-batch. */
+void unit_begin_gradient(struct unit *unit, const struct unit_context *context, struct where where);
+/* Before the first micro-batch of a step: gradients are zeroed, up to where parameters begin. */
+void unit_zero_gradient(struct unit *unit, const struct unit_context *context, struct where where);
 /* Empties the accumulator. */
 void unit_clear_accumulator(struct unit *unit, enum format storage);
 /* Notes a gradient's ledger and probes (of the reduced one), or sketch (of a local one). call_layer: of the reduction that takes it. */

@@ -248,6 +248,25 @@ double facts_count_at_end(const struct record *record, const struct rank_record 
     return fact ? fact->value : (double)record_valid_tokens_due(record, step);
 }
 
+bool facts_was_chosen(const struct rank_record *rank, const struct site *site, int step, int unit)
+{
+    for (int i = 0; i < rank->choices.count; i++) {
+        const struct choice_fact *fact = &rank->choices.items[i];
+        if (fact->site == site && fact->step == step && (unit < 0 || fact->unit == unit)) return true;
+    }
+    return false;
+}
+
+bool facts_was_taken(const struct rank_record *rank, int step, int unit, int microbatch)
+{
+    for (int i = 0; i < rank->factors.count; i++) {
+        const struct factor_fact *fact = &rank->factors.items[i];
+        if (fact->site == &site_fsdp_grad_divisor && fact->step == step && fact->unit == unit && fact->during == step &&
+            (microbatch < 0 || fact->microbatch == microbatch)) return true;
+    }
+    return false;
+}
+
 bool facts_was_scaled(const struct rank_record *rank, const struct site *site, int step, int unit)
 {
     return find_factor(rank, site, step, unit) != NULL;

@@ -184,6 +184,8 @@ unsigned fault_parameters(const struct deviation *deviation)
         {SITE_COMMUNICATION, "corrupt", PARAMETER_INDEX},
         {SITE_TENSOR, "shift", PARAMETER_VALUE},
         {SITE_TENSOR, "perturb", PARAMETER_VALUE},
+        {SITE_MEMORY, "lose-range", PARAMETER_VALUE},
+        {SITE_MEMORY, "wrong-range", PARAMETER_VALUE},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         if (table[i].kind == deviation->kind && !strcmp(table[i].name, deviation->name)) return table[i].takes;

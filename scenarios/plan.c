@@ -64,6 +64,7 @@ static void arm(struct site_plan *plan, struct armed *armed, unsigned at, const 
         only(&armed->microbatch, at & AT_MICROBATCH_ONE ? 1 : 0);
     if (at & AT_LAYER_MIDDLE && armed->layer.count == 0 && !armed->param[0])
         only(&armed->layer, config->model.layers / 2);
+    if (at & AT_NO_LAYER && armed->layer.count == 0 && !armed->param[0]) only(&armed->layer, -1);
     bool open = armed->stage.count == 0 && armed->rank.count == 0;
     if (open && at & AT_DATA_RANK_ONE) {
         int data_ranks = layout_data_ranks(&config->layout);
@@ -79,6 +80,7 @@ static void arm(struct site_plan *plan, struct armed *armed, unsigned at, const 
     if (open && at & AT_STAGES_BUT_FIRST) arm_range(plan, armed, stage, 1, pp - 1);
     else if (open && at & AT_STAGE_MIDDLE) arm_range(plan, armed, stage, pp / 2, pp / 2);
     else if (open && at & AT_STAGE_LAST) arm_range(plan, armed, stage, pp - 1, pp - 1);
+    else if (open && at & AT_STAGE_FIRST) arm_range(plan, armed, stage, 0, 0);
     else if (open && at & AT_STAGE_ONE) arm_range(plan, armed, stage, pp > 1 ? 1 : 0, pp > 1 ? 1 : 0);
     else if (at & AT_MICROBATCHES_BUT_LAST && armed->microbatch.count == 0)
         arm_range(plan, armed, &armed->microbatch, 0, config->layout.microbatches - 2);

@@ -166,9 +166,9 @@ bool unit_contribution_is_right(const struct record *record, const struct rank_r
 const struct site *unit_contribution_was_accumulated(const struct record *record, const struct rank_record *rank,
                                                      int step, int unit)
 {
-    static const struct site *const sites[] = {&site_pp_grad_accumulate, &site_dp_grad_accumulate};
+    static const struct site *const sites[] = {&site_pp_grad_accumulate, &site_dp_grad_accumulate, &site_hsdp_grad_divisor, &site_dp_grad_scale};
     bool apart = parts_are_apart(record, unit);
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < 4; k++) {
         for (int r = 0; r < record->ranks; r++) {
             const struct rank_record *from = &record->rank[r];
             if (from->stage != rank->stage && !apart) continue;
@@ -191,7 +191,7 @@ const struct site *unit_contribution_grad_scale(const struct record *record, con
 const struct site *unit_contribution_reduction(const struct record *record, const struct rank_record *rank, int step,
                                                int unit)
 {
-    const struct site *reduction = facts_reduction_site(&record->config);
+    const struct site *reduction = facts_was_chosen(rank, &site_dp_bucket, step, unit) ? &site_dp_bucket : facts_reduction_site(&record->config);
     if (!parts_are_apart(record, unit)) return reduction;
     for (int i = 0; i < rank->gradients.count; i++) {
         const struct gradient_fact *other = &rank->gradients.items[i];

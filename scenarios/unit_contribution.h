@@ -33,7 +33,7 @@ int unit_contribution_local_uses(const struct record *record, const struct unit_
  * use), each with the weight that its seed, the divisor due and the factor after the reduction give, by ledger and probe? */
 bool unit_contribution_is_right(const struct record *record, const struct rank_record *rank,
                                 const struct gradient_fact *fact);
-/* The site of a factor that scaled the gradient so far between micro-batches: on any rank whose gradients are in this
+/* The site of a factor that is always 1 and scaled the gradient between micro-batches or after its reduction: on any rank whose gradients are in this
  * one; NULL: none. */
 const struct site *unit_contribution_was_accumulated(const struct record *record, const struct rank_record *rank,
                                                      int step, int unit);

@@ -1,6 +1,7 @@
 /* site: which armed deviation is due at a place. */
 #include "sim/site.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +23,7 @@ void site_plan_free(struct site_plan *plan)
     if (!plan) return;
     free(plan->armed);
     free(plan->hits);
+    free(plan->stuck);
     free(plan);
 }
 
@@ -33,6 +35,8 @@ void site_plan_arm(struct site_plan *plan, const struct armed *armed)
     plan->armed[plan->armed_count] = *armed;
     plan->hits = memory_realloc(plan->hits, (size_t)(count * plan->ranks) * sizeof *plan->hits);
     memset(plan->hits + plan->armed_count * plan->ranks, 0, (size_t)plan->ranks * sizeof *plan->hits);
+    plan->stuck = memory_realloc(plan->stuck, (size_t)(count * plan->ranks) * sizeof *plan->stuck);
+    memset(plan->stuck + plan->armed_count * plan->ranks, 0, (size_t)plan->ranks * sizeof *plan->stuck);
     plan->armed_count = count;
 }
 
@@ -90,6 +94,15 @@ const struct armed *site_pass(struct site_plan *plan, const struct site *site, s
     ASSERT(where.rank >= 0 && where.rank < plan->ranks);
     plan->hits[i * plan->ranks + where.rank]++;
     return &plan->armed[i];
+}
+
+bool site_stick(struct site_plan *plan, const struct armed *armed, int rank, bool value)
+{
+    ptrdiff_t i = armed - plan->armed;
+    ASSERT(i >= 0 && i < plan->armed_count && rank >= 0 && rank < plan->ranks);
+    bool *stuck = &plan->stuck[i * plan->ranks + rank];
+    *stuck = *stuck || value;
+    return *stuck;
 }
 
 uint64_t site_hits(const struct site_plan *plan, int armed_index)

@@ -55,6 +55,7 @@ struct site_plan {
     int armed_count, ranks;
     struct armed *armed;
     uint32_t *hits;          /* [armed_count * ranks] */
+    bool *stuck;             /* the same: a decision that was true before */
 };
 
 struct site_plan *site_plan_new(int ranks);              /* caller owns */
@@ -64,6 +65,8 @@ void site_plan_arm(struct site_plan *plan, const struct armed *armed);   /* copi
 const struct armed *site_pass(struct site_plan *plan, const struct site *site, struct where where);
 /* The same without counting, for code that must know beforehand. */
 const struct armed *site_peek(const struct site_plan *plan, const struct site *site, struct where where);
+/* Was the value true at this deviation on this rank, now or at any time before? */
+bool site_stick(struct site_plan *plan, const struct armed *armed, int rank, bool value);
 uint64_t site_hits(const struct site_plan *plan, int armed_index);
 
 #endif

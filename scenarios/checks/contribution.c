@@ -5,6 +5,8 @@
  *   decision    was this unit reduced after this micro-batch as fsdp.sync says?            -> fsdp.sync_now
  *   local       what went into reductions (or never did): this rank's micro-batches of this
  *               step once each, none of an earlier step                                    -> pp.grad.clear
+ *               (what emptied it instead, where that was decided: dp.zero_grad, dp.grad.add, dp.reduce_source; what
+ *               left it: dp.grad.reset)
  *               (a missing one where each is reduced: a late result emptied it             -> pp.grad.flush)
  *   reduced     what the optimizer is given: for each micro-batch that went in, all members -> fsdp.reduce_grad;
  *               each micro-batch at all, none of an earlier step (but where the reduction
@@ -79,7 +81,7 @@ static void check_sync(const struct evidence *e, struct check_output *output, co
         snprintf(text, sizeof text, due ? "does not reduce its gradient after micro-batch %d%s"
                                         : "reduces its gradient after micro-batch %d, before the last%s",
                  fact->microbatch, any || !facts_finished(e->parallel) ? "" : ", nor at any other time");
-        find_at(e, output, u, &site_fsdp_sync_now, fact->microbatch,
+        find_at(e, output, u, fact->asked == due ? &site_dp_sync_now : &site_fsdp_sync_now, fact->microbatch,
                 !due  ? "early"
                 : any ? "missing-sync"
                       : "never",
@@ -87,7 +89,33 @@ static void check_sync(const struct evidence *e, struct check_output *output, co
     }
 }
 
+/* No decision was made at all after a backward whose gradient is still there: nothing was called that could. */
+static void check_hooks(const struct evidence *e, struct check_output *output, const struct unit_contribution *u)
+{
+    int M = e->parallel->config.layout.microbatches, left = 0;
+    for (int m = 0; m < M; m++) left += u->unreduced[m] > 0;
+    if (left == 0 || !facts_finished(e->parallel) || unit_contribution_has_backward(u)) return;
+    if (layout_data_ranks(&e->parallel->config.layout) == 1) return;
+    find_at(e, output, u, &site_ddp_hooks, -1, "never", "keeps its own gradient: after its backward nothing asks whether to reduce it");
+}
+
 /* ---- what went in ---- */
+
+/* What else empties an accumulator, or keeps it, than pp.grad.clear. */
+static const struct site *emptied_by(const struct unit_contribution *u, const struct site *otherwise)
+{
+    static const struct site *const sites[] = {&site_dp_zero_grad, &site_dp_grad_add, &site_dp_reduce_source};
+    for (int i = 0; i < 3; i++) {
+        if (facts_was_chosen(u->rank, sites[i], u->step, u->unit)) return sites[i];
+    }
+    return otherwise;
+}
+
+static const struct site *kept_by(const struct unit_contribution *u, int step)
+{
+    return facts_was_chosen(u->rank, &site_dp_grad_reset, step, u->unit) ? &site_dp_grad_reset : &site_pp_grad_clear;
+}
+
 
 static void check_local(const struct evidence *e, struct check_output *output, const struct unit_contribution *u)
 {
@@ -105,25 +133,44 @@ static void check_local(const struct evidence *e, struct check_output *output, c
         bool each = e->parallel->config.layout.sync == SYNC_EACH_MICROBATCH;
         list_microbatches(missing, M, which, sizeof which);
         snprintf(text, sizeof text, "never reduces the gradient of %s: it was emptied before", which);
-        find_at(e, output, u, each ? &site_pp_grad_flush : &site_pp_grad_clear, first_of(missing, M),
+        find_at(e, output, u, emptied_by(u, each ? &site_pp_grad_flush : &site_pp_grad_clear), first_of(missing, M),
                 "missing-microbatch", text);
     }
     if (first_of(doubled, M) >= 0) {
         list_microbatches(doubled, M, which, sizeof which);
         snprintf(text, sizeof text, "reduces the gradient of %s more than once: it was not emptied after a reduction",
                  which);
-        find_at(e, output, u, &site_pp_grad_clear, first_of(doubled, M), "doubled-microbatch", text);
+        find_at(e, output, u, kept_by(u, u->step), first_of(doubled, M), "doubled-microbatch", text);
     }
     if (u->local_earlier > 0 && !u->left_behind) {
         snprintf(text, sizeof text, "reduces gradients of step %d again: they were not emptied after their reduction",
                  u->earlier_step);
-        find_at(e, output, u, &site_pp_grad_clear, -1, "earlier-step", text);
+        find_at(e, output, u, kept_by(u, u->earlier_step), -1, "earlier-step", text);
     }
     free(missing);
     free(doubled);
 }
 
 /* ---- what came out ---- */
+
+/* With replicas of shards: all that is lost is other replicas' part, so that it was lost in the sum over them, or that
+ * sum was never called. */
+static const struct site *lost_at(const struct evidence *e, const struct unit_contribution *u, const struct site *otherwise,
+                                  const bool *lost)
+{
+    const struct layout *layout = &e->parallel->config.layout;
+    int M = layout->microbatches, D = layout_data_ranks(layout);
+    if (layout->zero < ZERO_2 || layout->dp_replicate == 1) return otherwise;
+    for (int d = 0; d < D; d++) {
+        for (int m = 0; m < M; m++) {
+            bool missing = lost[m] && u->local[d * M + m] > 0 && u->reduced[d * M + m] == 0;
+            if (missing && d / layout->dp_shard == u->rank->replicate) return otherwise;
+        }
+    }
+    if (facts_was_chosen(u->rank, &site_hsdp_replicate, u->step, u->unit)) return &site_hsdp_replicate;
+    return facts_was_chosen(u->rank, &site_hsdp_accumulate, u->step, u->unit) ? &site_hsdp_accumulate : &site_hsdp_replicate_reduce;
+}
+
 
 static void check_reduced_members(const struct evidence *e, struct check_output *output,
                                   const struct unit_contribution *u)
@@ -133,7 +180,7 @@ static void check_reduced_members(const struct evidence *e, struct check_output 
     bool repeated = unit_contribution_is_repeated(e->parallel, u),
          called = unit_contribution_was_called(e->parallel, u);
     const struct site *reduction = unit_contribution_reduction(e->parallel, u->rank, u->step, u->unit);
-    const struct site *late = repeated || !called ? reduction : &site_pp_grad_flush;
+    bool each = e->parallel->config.layout.sync == SYNC_EACH_MICROBATCH;
     char which[200], text[320];
     int member = -1, doubled_members = 0, doubler = -1;
     for (int d = 0; d < D; d++) {
@@ -156,6 +203,9 @@ static void check_reduced_members(const struct evidence *e, struct check_output 
         flushed[m] = due > 0 && present == 0;
         lost[m] = due > present && present > 0;
     }
+    /* Taken over in time, and not what went in: the reduction was not waited for, whatever the flush did. */
+    bool taken = facts_was_taken(u->rank, u->step, u->unit, each ? first_of(flushed, M) : -1);
+    const struct site *late = repeated || !called || taken ? reduction : &site_pp_grad_flush;
     if (first_of(flushed, M) >= 0) {
         list_microbatches(flushed, M, which, sizeof which);
         snprintf(text, sizeof text, "is updated without %s, which %s", which,
@@ -171,8 +221,7 @@ static void check_reduced_members(const struct evidence *e, struct check_output 
     if (first_of(lost, M) >= 0) {
         list_microbatches(lost, M, which, sizeof which);
         snprintf(text, sizeof text, "is updated without what data rank %d contributed to %s", member, which);
-        bool each = e->parallel->config.layout.sync == SYNC_EACH_MICROBATCH;
-        find_at(e, output, u, reduction, each ? first_of(lost, M) : -1, "missing-ranks", text);
+        find_at(e, output, u, lost_at(e, u, reduction, lost), each ? first_of(lost, M) : -1, "missing-ranks", text);
     }
     if (first_of(doubled, M) >= 0) {
         list_microbatches(doubled, M, which, sizeof which);
@@ -197,7 +246,8 @@ static void check_uses(const struct evidence *e, struct check_output *output, co
     if (!u->has_reduced || u->uses_reduced[0] + u->uses_reduced[1] == 0) return;
     for (int part = 0; part < 2; part++) {
         if (u->uses_reduced[part] > 0) continue;
-        find_at(e, output, u, &site_tied_grad_reduce, -1, "one-use",
+        bool early = facts_was_chosen(u->rank, &site_optimizer_gradients, u->step, u->unit);
+        find_at(e, output, u, early ? &site_optimizer_gradients : &site_tied_grad_reduce, -1, "one-use",
                 part ? "is updated without what its use as the output contributes"
                      : "is updated without what its use at the input contributes");
     }
@@ -264,7 +314,10 @@ static void check_sum(const struct evidence *e, struct check_output *output, int
     check_value(output, error, limit);
     if (error <= limit || !rows_differ(e, rank, step, unit)) return;
     struct unit_contribution where = {.rank = &record->rank[rank], .step = step, .unit = unit};
-    find_at(e, output, &where, tied ? &site_tied_grad_reduce : facts_reduction_site(&record->config), -1, "altered",
+    const struct site *site = facts_was_chosen(where.rank, &site_dp_bucket, step, unit) ? &site_dp_bucket
+                              : tied                                                    ? &site_tied_grad_reduce
+                                                                                        : facts_reduction_site(&record->config);
+    find_at(e, output, &where, site, -1, "altered",
             "is updated with a gradient that is not the sum of what went into its reduction");
 }
 
@@ -331,6 +384,7 @@ static void run(const struct evidence *e, struct check_output *output)
                 struct unit_contribution u;
                 if (!unit_contribution_read(record, r, step, unit, &u)) continue;
                 check_sync(e, output, &u);
+                check_hooks(e, output, &u);
                 check_local(e, output, &u);
                 if (u.has_reduced) check_reduced_members(e, output, &u);
                 if (unit == 0 && record->config.model.tie_embeddings) check_uses(e, output, &u);

@@ -4,7 +4,8 @@
  * Against its own inputs: each rank's norm against the sum of all ranks' squares (fp64, another order:
  * 1e-9), its coefficient against its norm (1e-12), and, bit by bit, against the other ranks'. Beside that the
  * norm of the standalone run, by the ladder: it has no site, since a wrong gradient comes from further up.
- * Sites: clip.norm_reduce, clip.coefficient. */
+ * Sites: clip.norm_reduce; before it clip.parameters, clip.gradient, clip.squares, clip.group, where a rank went through
+ * other gradients, read others, counted them otherwise or meant another group; clip.coefficient. */
 #include <math.h>
 #include <stdio.h>
 
@@ -37,13 +38,35 @@ static bool is_of_own_stage(const struct record *record, const struct rank_recor
     return record->config.layout.pp > 1 && fabs(fact->norm - sqrt(sum)) <= 1e-9 * fact->norm;
 }
 
+/* The first thing in the making of the norm that is not as due, on any rank that is in it. */
+static const struct site *norm_site(const struct record *record, int step)
+{
+    static const struct site *const sites[] = {&site_clip_parameters, &site_clip_gradient};
+    const struct layout *layout = &record->config.layout;
+    int members = layout->zero == ZERO_0 ? layout->pp : layout->pp * layout->dp_shard;
+    for (int k = 0; k < 2; k++) {
+        for (int r = 0; r < record->ranks; r++) {
+            if (facts_was_chosen(&record->rank[r], sites[k], step, -1)) return sites[k];
+        }
+    }
+    for (int r = 0; r < record->ranks; r++) {
+        const struct norm_fact *fact = facts_norm(&record->rank[r], step);
+        if (fact && fact->counted != 1) return &site_clip_squares;
+    }
+    for (int r = 0; r < record->ranks; r++) {
+        const struct norm_fact *fact = facts_norm(&record->rank[r], step);
+        if (fact && fact->members != members) return &site_clip_group;
+    }
+    return &site_clip_norm_reduce;
+}
+
 static void check_norm(const struct evidence *e, struct check_output *output, const struct rank_record *rank,
                        const struct norm_fact *fact, double due)
 {
     double error = due == fact->norm ? 0 : fabs(fact->norm - due) / fmax(due, 1e-300);
     check_value(output, error, 1e-9);
     if (error <= 1e-9) return;
-    struct finding finding = finding_new(&site_clip_norm_reduce, place_at(rank->rank, fact->step, -1));
+    struct finding finding = finding_new(norm_site(e->parallel, fact->step), place_at(rank->rank, fact->step, -1));
     bool own = is_of_own_stage(e->parallel, rank, fact);
     finding.expected = due;
     finding.got = fact->norm;

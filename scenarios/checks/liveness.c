@@ -4,7 +4,8 @@
  * gives the cycles. The site is the purpose of the operations in them: first one that waits for a rank with which its
  * purpose never exchanges (another stage in an all-gather); then point-to-point before collectives (a collective waits
  * for a member that is stuck elsewhere), then the first in the order of a step (dataflow, the printed loss last); where
- * there is no cycle, of all blocked ones. After a run that ended: messages nobody received, transfers nobody waited
+ * there is no cycle, of all blocked ones; before all of these pp.schedule, where a rank's list of actions receives more
+ * activations than there are micro-batches. After a run that ended: messages nobody received, transfers nobody waited
  * for. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,6 +63,9 @@ static bool before(const struct site *a, const struct site *b)
 static const struct site *site_of(const struct record *record, const struct deadlock *deadlock, const bool *marked)
 {
     const struct site *first = NULL;
+    for (int i = 0; i < deadlock->blocked_count; i++) {
+        if (record->rank[deadlock->blocked[i].rank].receives_planned > record->config.layout.microbatches) return &site_pp_schedule;
+    }
     for (int i = 0; i < deadlock->blocked_count; i++) {
         const struct site *site =
             marked[deadlock->blocked[i].rank] ? model_site_find(deadlock->blocked[i].purpose) : NULL;

@@ -80,6 +80,8 @@ static const struct site *site_of(const struct record *record, const struct tens
     bool tied = a->fact->unit != b->fact->unit;
     if (a->fact->kind == TENSOR_GRADIENT) {
         if (!gradient_is_right(record, a) || !gradient_is_right(record, b)) return NULL;
+        int unit = record->params.params[a->fact->param].unit, step = a->fact->step;
+        if (facts_was_chosen(&record->rank[a->rank], &site_dp_bucket, step, unit)) return &site_dp_bucket;
         return tied ? &site_tied_grad_reduce : config_replica_site(record);
     }
     if (a->fact->step < 0 || !inputs_agree(record, a, b) || !same_coefficient(record, a, b)) return NULL;

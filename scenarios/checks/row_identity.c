@@ -1,11 +1,15 @@
 /* row-identity: every row of data is the row it claims to be.
  *
  * Due is sequence step * global_batch + (d * M + m) * b + i for row i of data rank d's micro-batch m. Read off:
- * the sequences that the first and the last stage drew, and whether both saw the same tokens and targets.
- * Limit: exact. A finding's site: data.sample. Costs a pass over the samples. */
+ * the sequences that the first and the last stage drew, whether both saw the same tokens and targets, and whether the
+ * last stage's targets are those that the data have for the rows it drew (packed anew from the text).
+ * Limit: exact. Sites: data.sample; labels for the targets of rows that are as due. Costs a pass over the samples and one
+ * over the data. */
+#include "model/data.h"
 #include "scenarios/check.h"
 #include "scenarios/facts.h"
 #include "model/sites.h"
+#include "sim/hash.h"
 
 #include <string.h>
 
@@ -45,7 +49,7 @@ static void check_rows(const struct evidence *e, struct check_output *output, co
 
 /* First and last stage of one data rank must see the same micro-batch. */
 static void check_ends(const struct evidence *e, struct check_output *output, const struct rank_record *rank,
-                       const struct sample_fact *fact)
+                       const struct sample_fact *fact, bool targets_are_due)
 {
     const struct record *record = e->parallel;
     if (rank->stage == 0 || !facts_is_last_stage(record, rank)) return;
@@ -53,7 +57,7 @@ static void check_ends(const struct evidence *e, struct check_output *output, co
     const struct sample_fact *other = first ? facts_sample(first, fact->step, fact->microbatch) : NULL;
     if (!other || !facts_sample_is_due(record, fact->step, rank->data_rank, fact->microbatch))
         return; /* told by the rows */
-    bool same = other->token_hash == fact->token_hash && other->target_hash == fact->target_hash;
+    bool same = other->token_hash == fact->token_hash && (other->target_hash == fact->target_hash || !targets_are_due);
     check_value(output, !same, 0);
     if (same) return;
     struct finding finding = finding_new(&site_data_sample, place_at(rank->rank, fact->step, fact->microbatch));
@@ -65,19 +69,47 @@ static void check_ends(const struct evidence *e, struct check_output *output, co
     check_find(output, &finding);
 }
 
+/* The targets of the rows that were drawn. Returns whether they are the data's. */
+static bool check_targets(const struct evidence *e, struct check_output *output, const struct rank_record *rank,
+                          const struct sample_fact *fact, const struct data *data)
+{
+    struct hash hash;
+    uint64_t digest[2];
+    hash_init(&hash);
+    for (int i = 0; i < fact->count; i++) {
+        if (fact->sequences[i] < 0 || fact->sequences[i] >= data->sequences) return true; /* told by the rows */
+        hash_bytes(&hash, data->targets + fact->sequences[i] * data->seq, (size_t)data->seq * sizeof *data->targets);
+    }
+    hash_finish(&hash, digest);
+    bool good = digest[0] == fact->target_hash;
+    check_value(output, !good, 0);
+    if (good) return true;
+    struct finding finding = finding_new(&site_labels, place_at(rank->rank, fact->step, fact->microbatch));
+    finding_pattern(&finding, "other-targets");
+    finding_say(&finding, "the targets that rank %d trains on in micro-batch %d of step %d are not those that follow its tokens in the data",
+                rank->rank, fact->microbatch, fact->step);
+    check_find(output, &finding);
+    return false;
+}
+
 static void run(const struct evidence *e, struct check_output *output)
 {
     const struct record *record = e->parallel;
+    struct arena *arena = arena_new("row-identity check", false);
+    int64_t sequences = (int64_t)record->config.train.steps * record->config.train.global_batch;
+    struct data data = data_pack(&record->config.data, record->config.model.seq, sequences, arena);
     for (int step = 0; step < record->config.train.steps; step++) {
         for (int r = 0; r < record->ranks; r++) {
             const struct rank_record *rank = &record->rank[r];
             for (int i = 0; i < rank->samples.count; i++) {
                 if (rank->samples.items[i].step != step) continue;
                 check_rows(e, output, rank, &rank->samples.items[i]);
-                check_ends(e, output, rank, &rank->samples.items[i]);
+                bool due = check_targets(e, output, rank, &rank->samples.items[i], &data);
+                check_ends(e, output, rank, &rank->samples.items[i], due);
             }
         }
     }
+    arena_free(arena);
 }
 
 const struct check check_row_identity = {

@@ -103,6 +103,12 @@ static void check_grad_scale(const struct evidence *e, struct check_output *outp
     check_find(output, &finding);
 }
 
+static bool is_always_one(const struct site *site)
+{
+    return site == &site_pp_grad_accumulate || site == &site_dp_grad_accumulate || site == &site_hsdp_grad_divisor ||
+           site == &site_dp_grad_scale;
+}
+
 /* The gradient so far was scaled at a micro-batch: due is never. */
 static void check_accumulate(const struct evidence *e, struct check_output *output, const struct rank_record *rank,
                              const struct factor_fact *fact)
@@ -111,7 +117,7 @@ static void check_accumulate(const struct evidence *e, struct check_output *outp
     struct finding finding =
         finding_new(fact->site, place_at_unit(&record->config, rank->rank, fact->step, fact->microbatch, fact->unit));
     struct ratio_sample sample = {facts_numbers(record, rank->data_rank, fact->step, -1), fact->value};
-    struct ratio_form form = ratio_classify(&sample, 1, fact->site == &site_dp_grad_accumulate ? 'D' : 'M', 2, 1e-12);
+    struct ratio_form form = ratio_classify(&sample, 1, fact->site == &site_pp_grad_accumulate ? 'M' : 'D', 2, 1e-12);
     finding.expected = 1;
     finding.got = fact->value;
     snprintf(finding.ratio, sizeof finding.ratio, "%s", form.text);
@@ -119,7 +125,11 @@ static void check_accumulate(const struct evidence *e, struct check_output *outp
     finding_pattern(&finding, form.text);
     char name[32];
     unit_name(&record->config.model, fact->unit, name);
-    finding_say(&finding,
+    bool after = fact->site == &site_hsdp_grad_divisor || fact->site == &site_dp_grad_scale;
+    if (after) {
+        finding_say(&finding, "rank %d multiplies the gradient of %s in step %d by %s (%.6g) after its reduction, where nothing is due",
+                    rank->rank, name, fact->step, form.found ? form.text : "a factor", fact->value);
+    } else finding_say(&finding,
                 "rank %d multiplies the gradient of %s so far by %s after micro-batch %d in step %d: what went in earlier is "
                 "scaled again and again",
                 rank->rank, name, form.found ? form.text : "a factor", fact->microbatch, fact->step);
@@ -208,8 +218,8 @@ static void run(const struct evidence *e, struct check_output *output)
                 const struct factor_fact *fact = &rank->factors.items[i];
                 if (fact->step == step && fact->site == &site_fsdp_grad_divisor) check_divisor(e, output, rank, fact);
                 if (fact->step == step && fact->site == &site_pp_grad_scale) check_grad_scale(e, output, rank, fact);
-                bool accumulates = fact->site == &site_pp_grad_accumulate || fact->site == &site_dp_grad_accumulate;
-                if (fact->step == step && accumulates) check_accumulate(e, output, rank, fact);
+                if (fact->step == step && is_always_one(fact->site))
+                    check_accumulate(e, output, rank, fact);
             }
             for (int i = 0; i < rank->gradients.count; i++) {
                 const struct gradient_fact *fact = &rank->gradients.items[i];

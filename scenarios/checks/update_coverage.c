@@ -3,14 +3,31 @@
  * Read off: the write counters of every shard. Limit: exact, 1 a step; the version after it is the next step's.
  * A frozen parameter is updated by nobody, nor is any in a step that is left out (loss scaling).
  * An empty shard needs no update. A shard that had no gradient at all is not updated either; where that is
- * due to a gradient that got lost, contribution tells. A finding's site: optimizer.owns. */
+ * due to a gradient that got lost, contribution tells. Sites: fsdp.optimizer_params where the optimizer did write and the
+ * shard is as it was; fsdp.attributes where a frozen parameter is updated that has a gradient too; else optimizer.owns. */
 #include "model/sites.h"
 #include "scenarios/check.h"
 #include "scenarios/facts.h"
 
+static bool has_gradient(const struct rank_record *rank, const struct update_fact *fact)
+{
+    for (int i = 0; i < rank->tensors.count; i++) {
+        const struct tensor_fact *tensor = &rank->tensors.items[i];
+        if (tensor->kind == TENSOR_GRADIENT && tensor->step == fact->step && tensor->param == fact->param) return true;
+    }
+    return false;
+}
+
+static const struct site *site_of(const struct record *record, const struct rank_record *rank, const struct update_fact *fact)
+{
+    if (record->frozen[fact->param] && fact->updates > 0 && has_gradient(rank, fact)) return &site_fsdp_attributes;
+    bool elsewhere = !record->frozen[fact->param] && fact->updates == 1 && fact->version <= fact->step;
+    return elsewhere ? &site_fsdp_optimizer_params : &site_optimizer_owns;
+}
+
 static void find_update(const struct evidence *e, struct check_output *output, int rank, const struct update_fact *fact)
 {
-    struct finding finding = finding_new(&site_optimizer_owns,
+    struct finding finding = finding_new(site_of(e->parallel, &e->parallel->rank[rank], fact),
         place_at_unit(&e->parallel->config, rank, fact->step, -1, fact->unit));
     finding.place.param = e->parallel->params.params[fact->param].info.name;
     finding.expected = 1;

@@ -3,7 +3,8 @@
  * Every shard of a parameter carries the step whose update it has seen; a gathered unit shows the least and the
  * greatest of its shards, and how many there are. What was gathered is, to the bit, what the shards hold after the
  * step before (by digest). Limit: exact: both = the step, all of the group's shards, once and unscaled, equal
- * digests. A finding's site: fsdp.unshard. */
+ * digests. Sites: fsdp.unshard; optimizer.copy where nothing is gathered; dp.param_buffer where the copy was right as the
+ * step began. */
 #include "scenarios/check.h"
 #include "scenarios/facts.h"
 #include "scenarios/unit_values.h"
@@ -31,6 +32,21 @@ static bool due_digest(struct due_digests *due, const struct rank_record *rank, 
     return due->state[i] == 1;
 }
 
+/* Where parameters stay gathered, the copy that computes is noted as a step begins: wrong then already, it was made wrong;
+ * wrong only when it is used, something else wrote to it. */
+static const struct site *altered_at(const struct evidence *e, int rank, const struct version_fact *fact, uint64_t due)
+{
+    const struct rank_record *r = &e->parallel->rank[rank];
+    int zero = e->parallel->config.layout.zero;
+    for (int i = 0; zero != ZERO_3 && i < r->versions.count; i++) {
+        const struct version_fact *first = &r->versions.items[i];
+        if (first->step != fact->step || first->unit != fact->unit || first->microbatch >= 0) continue;
+        if (first->digest == due) return &site_dp_param_buffer;
+        return zero == ZERO_0 ? &site_optimizer_copy : &site_fsdp_unshard;
+    }
+    return &site_fsdp_unshard;
+}
+
 static void check_values(const struct evidence *e, struct check_output *output, struct due_digests *due, int rank,
                          const struct version_fact *fact)
 {
@@ -40,9 +56,14 @@ static void check_values(const struct evidence *e, struct check_output *output, 
     if (fact->digest == digest) return;
     char name[32];
     unit_name(&e->parallel->config.model, fact->unit, name);
-    struct finding finding = finding_new(&site_fsdp_unshard,
-        place_at_unit(&e->parallel->config, rank, fact->step, fact->microbatch, fact->unit));
-    finding_pattern(&finding, "altered");
+    const struct site *site = altered_at(e, rank, fact, digest);
+    struct finding finding = finding_new(site, place_at_unit(&e->parallel->config, rank, fact->step, fact->microbatch, fact->unit));
+    finding_pattern(&finding, site == &site_fsdp_unshard ? "altered" : site == &site_optimizer_copy ? "not-copied" : "overwritten");
+    if (fact->microbatch < 0) {
+        finding_say(&finding, "rank %d begins step %d with other numbers in its copy of %s than the shards hold", rank, fact->step, name);
+        check_find(output, &finding);
+        return;
+    }
     finding_say(&finding,
                 "rank %d computes %s in step %d (%s of micro-batch %d) with other numbers than its shards hold", rank,
                 name, fact->step, fact->backward ? "backward" : "forward", fact->microbatch);
