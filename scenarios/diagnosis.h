@@ -16,16 +16,19 @@
  *                          n_rank the ratio is what remains beside a mean of means ("N/(n*D)": "M"), and
  *                          a signature may give either
  *   same-samples, wrong-samples, stages-differ               data.sample
+ *   other-targets                                            labels
  *   stale-version, mixed-versions, not-gathered, altered, gap, overlap  fsdp.unshard
+ *   not-copied, overwritten                                  optimizer.copy, dp.param_buffer
  *   not-arrived, zeros, other-microbatch, altered            pp.send_activation, pp.send_grad
  *   altered, not-finite                                      layer.forward, layer.backward, layer.weight_gradient
  *   ignored-tokens                                           pp.loss.scale
- *   missing-microbatch, doubled-microbatch, earlier-step     pp.grad.clear, pp.grad.flush
- *   never, early, missing-sync                               fsdp.sync_now
- *   missing-ranks, doubled-ranks, never-posted, stale, altered, copies-differ  fsdp.reduce_grad
+ *   missing-microbatch, doubled-microbatch, earlier-step     pp.grad.clear, pp.grad.flush, dp.zero_grad, dp.grad.add,
+ *                                                            dp.reduce_source, dp.grad.reset
+ *   never, early, missing-sync                               fsdp.sync_now, dp.sync_now, ddp.hooks
+ *   missing-ranks, doubled-ranks, never-posted, stale, altered, copies-differ  fsdp.reduce_grad, hsdp.replicate_reduce, dp.bucket
  *   one-use, altered                                         tied.grad_reduce
  *   per-stage, other-sum, copies-differ                      clip.norm_reduce
- *   not-updated, updated-twice, version                      optimizer.owns
+ *   not-updated, updated-twice, version                      optimizer.owns, fsdp.optimizer_params, fsdp.attributes
  *   deadlock, unreceived, unwaited, calls-differ             wherever it was */
 #ifndef SCENARIOS_DIAGNOSIS_H
 #define SCENARIOS_DIAGNOSIS_H

@@ -1,11 +1,15 @@
 #!/bin/sh
-# Every fault of the catalogue, injected into the main scenario from the command line, exits 1 and is named with its
+# Every fault of the catalogue that is live in the main scenario, injected into the main scenario from the command line, exits 1 and is named with its
 # component; five at least that leave every forward loss of step 0 right are caught at step 0.
+# The others need another layout (replicas, gradients that are not scattered, rows that do not divide, frozen parameters,
+# a reduction at each micro-batch, m < p); there they must change nothing.
 # usage: test_main_faults.sh HPSIM SOURCE_ROOT
 hpsim=$(realpath "$1")
 cd "$2" || exit 99
 work=$(mktemp -d) || exit 99
 trap 'rm -rf "$work"' EXIT
+elsewhere=" pp-too-few-microbatches hsdp-accumulate-after-reduce dp-microbatch-missed dp-hsdp-divisor dp-size1-no-sync
+dp-hooks-bypassed dp-zero-range fsdp-uneven-tied-shard fsdp-attr-lost opt-compute-weight-stale clip-wrong-group "
 failed=0 silent_forward=0 passed=0
 for line in $(sed -n 's/^FAULT(\([a-z0-9_]*\).*/\1/p' scenarios/faults.def); do
     fault=$(echo "$line" | tr _ -)
@@ -15,6 +19,11 @@ for line in $(sed -n 's/^FAULT(\([a-z0-9_]*\).*/\1/p' scenarios/faults.def); do
     # the diagnosis' component is the first one behind "diagnosis"
     got=$(sed -n '/"diagnosis"/,$p' "$work/r.json" | sed -n 's/.*"component": *"\([^"]*\)".*/\1/p' | head -1)
     step=$(sed -n '/"diagnosis"/,$p' "$work/r.json" | sed -n 's/.*"step": *\([0-9a-z]*\).*/\1/p' | head -1)
+    case $(echo $elsewhere "") in
+    *"$fault "*)
+        grep -q '"verdict": *"consistent"' "$work/r.json" || { echo "$fault: changes what it should not reach"; failed=$((failed + 1)); }
+        continue ;;
+    esac
     if [ "$status" -ne 1 ] || [ "$got" != "$due" ]; then
         echo "$fault: exit $status, component '$got'; 1 and '$due' are due"
         failed=$((failed + 1))
