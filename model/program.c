@@ -186,6 +186,7 @@ static void receive_activation(struct program *p, int microbatch)
     mb->input = activation_buffer(p, mb);
     memory_poison(mb->input.data, (size_t)tensor_bytes(mb->input));
     receive(p->communicator, p->pp, &how, activations(p, mb->input, 0, NULL), p->stage - 1, TAG_FORWARD);
+    tensor_site(p->run->plan, &site_pp_stage_input, how.where, mb->input);
 }
 
 static void receive_gradient(struct program *p, int microbatch)

@@ -11,7 +11,8 @@
  *
  * COMPONENTS. At a site of communication four parties may be wrong: who calls, who keeps the buffers, what carries the
  * call out, and the machine. Told apart like this, the first that holds:
- *   async        race found a buffer of the call in use between its start and its wait
+ *   the site's   race found that a reduction of gradients was not waited for: that wait is the strategy's own last step
+ *   async        race found a buffer of another call in use between its start and its wait, or written there
  *   collectives  the call wrote its output over its input, undeclared (collective-match: aliased)
  *   the site's   members' calls differ, or all make another call than is due here (operation, reduction, group,
  *                root), or none: what to call is the caller's; also an old result, which is the right one of another step
@@ -33,16 +34,19 @@
  *                          n_rank the ratio is what remains beside a mean of means ("N/(n*D)": "M"), and
  *                          a signature may give either
  *   same-samples, wrong-samples, stages-differ               data.sample
+ *   other-targets                                            labels
  *   stale-version, mixed-versions, not-gathered, altered, gap, overlap  fsdp.unshard
+ *   not-copied, overwritten                                  optimizer.copy, dp.param_buffer
  *   not-arrived, zeros, other-microbatch, altered            pp.send_activation, pp.send_grad
  *   altered, not-finite                                      layer.forward, layer.backward, layer.weight_gradient
  *   ignored-tokens                                           pp.loss.scale
- *   missing-microbatch, doubled-microbatch, earlier-step     pp.grad.clear, pp.grad.flush
- *   never, early, missing-sync                               fsdp.sync_now
- *   missing-ranks, doubled-ranks, never-posted, stale, altered, copies-differ  fsdp.reduce_grad
+ *   missing-microbatch, doubled-microbatch, earlier-step     pp.grad.clear, pp.grad.flush, dp.zero_grad, dp.grad.add,
+ *                                                            dp.reduce_source, dp.grad.reset
+ *   never, early, missing-sync                               fsdp.sync_now, dp.sync_now, ddp.hooks
+ *   missing-ranks, doubled-ranks, never-posted, stale, altered, copies-differ  fsdp.reduce_grad, hsdp.replicate_reduce, dp.bucket
  *   one-use, altered                                         tied.grad_reduce
  *   per-stage, other-sum, copies-differ                      clip.norm_reduce
- *   not-updated, updated-twice, version                      optimizer.owns
+ *   not-updated, updated-twice, version                      optimizer.owns, fsdp.optimizer_params, fsdp.attributes
  *   deadlock, unreceived, unwaited, calls-differ             wherever it was
  *   read-early, overwritten, aliased                         at the asynchronous call
  *   wrong-root                                               loss.report_broadcast

@@ -147,7 +147,7 @@ const char *diagnosis_component(const struct evidence *evidence, const struct di
 {
     const struct site *site = group->site;
     if (group->step < 0) return site->component;
-    if (any_of_check(group, "race")) return "async";
+    if (any_of_check(group, "race")) return (site->facets & FACET_REDUCES) && !any_with_pattern(group, "overwritten") ? site->component : "async";
     if (any_with_pattern(group, "aliased")) return "collectives";
     if ((site == &site_layer_forward || site == &site_layer_backward) && is_one_microbatch(evidence, group)) return "hardware";
     if (site->kind != SITE_COMMUNICATION || any_of_check(group, "collective-match")) return site->component;

@@ -158,8 +158,11 @@ START_TEST(row_identity_sees_another_sequence)
     ((int64_t *)(uintptr_t)fact->sequences)[0] += 1;
     expect_finding("row-identity", &site_data_sample, 2, "wrong-samples");
     begin(0);
-    rank_of(5)->samples.items[3].target_hash ^= 1;
+    rank_of(5)->samples.items[3].token_hash ^= 1;
     expect_finding("row-identity", &site_data_sample, 5, "stages-differ");
+    begin(0);
+    rank_of(5)->samples.items[3].target_hash ^= 1;
+    expect_finding("row-identity", &site_labels, 5, "other-targets");
 }
 END_TEST
 
@@ -292,8 +295,11 @@ static void drop_rank(struct ledger *ledger, int data_rank)
 START_TEST(contribution_sees_each_station)
 {
     begin(0);
-    rank_of(2)->syncs.items[0].synced = true;
+    rank_of(2)->syncs.items[0].synced = rank_of(2)->syncs.items[0].asked = true;
     expect_finding("contribution", &site_fsdp_sync_now, 2, "early");
+    begin(0);
+    rank_of(2)->syncs.items[0].synced = true; /* nobody asked for it */
+    expect_finding("contribution", &site_dp_sync_now, 2, "early");
     begin(0);
     drop_microbatch(&gradient_of(2, GRADIENT_LOCAL, 0, 1)->ledger, 3);
     expect_finding("contribution", &site_pp_grad_clear, 2, "missing-microbatch");
@@ -302,6 +308,10 @@ START_TEST(contribution_sees_each_station)
     expect_finding("contribution", &site_pp_grad_clear, 2, "earlier-step");
     begin(0);
     drop_microbatch(&gradient_of(2, GRADIENT_REDUCED, 0, 1)->ledger, 3);
+    expect_finding("contribution", &site_fsdp_reduce_grad, 2, "missing-microbatch"); /* taken over in time */
+    begin(0);
+    drop_microbatch(&gradient_of(2, GRADIENT_REDUCED, 0, 1)->ledger, 3);
+    for (int i = 0; i < rank_of(2)->factors.count; i++) rank_of(2)->factors.items[i].during++;
     expect_finding("contribution", &site_pp_grad_flush, 2, "missing-microbatch");
     begin(0);
     drop_rank(&gradient_of(2, GRADIENT_REDUCED, 0, 1)->ledger, 1);

@@ -205,12 +205,13 @@ static void check_reduced_members(const struct evidence *e, struct check_output 
     }
     /* Taken over in time, and not what went in: the reduction was not waited for, whatever the flush did. */
     bool taken = facts_was_taken(u->rank, u->step, u->unit, each ? first_of(flushed, M) : -1);
-    const struct site *late = repeated || !called || taken ? reduction : &site_pp_grad_flush;
+    const struct site *late = repeated || !called ? reduction : taken ? facts_reduction_site(&e->parallel->config) : &site_pp_grad_flush;
     if (first_of(flushed, M) >= 0) {
         list_microbatches(flushed, M, which, sizeof which);
         snprintf(text, sizeof text, "is updated without %s, which %s", which,
                  !called    ? "was due in a reduction that was never posted"
                  : repeated ? "did go into a reduction: an old result took its place"
+                 : taken    ? "did go into a reduction: what was taken for its result is not"
                             : "did go into a reduction: its result was not waited for");
         find_at(e, output, u, late, first_of(flushed, M),
                 !called    ? "never-posted"
