@@ -89,7 +89,7 @@ static void average(const struct operation *o, void *data, size_t count, struct 
     int times = o->reduce != REDUCE_AVG ? 0 : deviation_divisions(o->due);
     for (int i = 0; i < times; i++) {
         values_divide(data, count, o->storage, o->size);
-        values_round(data, count, o->storage, o->wire);
+        values_round(data, count - least(count, o->uncounted), o->storage, o->wire);
         if (ledger)
             ledger_scale(ledger, 1.0 / o->size);
     }
@@ -336,8 +336,9 @@ static void frame_scatter(struct operation *o)
             values_copy(base, in.data, least(o->total, in.count), o->storage); /* a false root has nothing */
         if (deviation_kind(o->due) == DEVIATION_PERMUTE_CHUNKS)
             rotate_counted(o, base);
-        values_round(base, o->total, o->storage, o->wire);
         operation_layout(o, o->parts, o->counts, base, in.ledger);
+        for (int i = 0; i < o->size; i++)
+            part_round(o, &o->parts[i], o->wire);
     } else {
         mine->data = operation_scratch(o, mine->count);
     }
@@ -359,8 +360,9 @@ static void frame_all_to_all(struct operation *o)
         sources += o->source_counts[i];
     void *from = operation_scratch(o, sources);
     values_copy(from, in.data, least(sources, in.count), o->storage);
-    values_round(from, sources, o->storage, o->wire);
     operation_layout(o, o->sources, o->source_counts, from, in.ledger);
+    for (int i = 0; i < o->size; i++)
+        part_round(o, &o->sources[i], o->wire);
     for (int i = 0; i < o->size && shrunk; i++) { /* each part one element shorter */
         struct part *source = &o->sources[i];
         size_t count = deviation_count(o->due, source->count, o->uncounted);
