@@ -29,6 +29,7 @@ struct bucket {
     struct collective *reducing;
     bool is_pending;
     struct where where;              /* of its launch */
+    const double *sent_sketch;       /* of each member's part, probes left out: in the record */
     struct ledger sent_ledger, pending_ledger;
     void *gathered;                  /* zero 1, 2: updated parameters of all members */
 };

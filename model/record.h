@@ -70,6 +70,8 @@ struct gradient_fact {
 };
 /* A factor that multiplied or divided a gradient. */
 struct factor_fact { const struct site *site; int step, microbatch, unit; double value; };
+/* One gradient reduction, as its call was given it and as it gave it back: sketches, linear but for the last value. */
+struct reduction_fact { int step, microbatch, bucket; int parts; const double *sent /* [parts * 5]: what goes to each member; one where all get the same */; double received[5]; };
 /* Was this unit reduced after this micro-batch? */
 struct sync_fact { int step, microbatch, unit; bool synced; };
 struct norm_fact { int step; double local_squares /* of what this rank owns, each element once */, norm, coefficient; };
@@ -106,6 +108,7 @@ struct rank_record {
     RECORD_VECTOR(struct version_fact) versions;
     RECORD_VECTOR(struct gradient_fact) gradients;
     RECORD_VECTOR(struct factor_fact) factors;
+    RECORD_VECTOR(struct reduction_fact) reductions;
     RECORD_VECTOR(struct sync_fact) syncs;
     RECORD_VECTOR(struct norm_fact) norms;
     RECORD_VECTOR(struct scale_fact) scales;
