@@ -289,6 +289,25 @@ static void clear_accumulator(struct unit *unit, const struct unit_context *cont
     free(before);
 }
 
+/* Notes what the call is given, and what it gave. */
+static void sketch_sent(struct bucket *bucket, const struct unit_context *context)
+{
+    size_t parts = is_scattered(context) ? (size_t)context->shard_group->size : 1;
+    size_t length = is_scattered(context) ? bucket->shard_count : bucket->count;
+    double *sketch = arena_alloc(context->record->arena, parts * 5 * sizeof *sketch);
+    for (size_t i = 0; i < parts; i++)
+        context->ops->vector_sketch(sketch + 5 * i, element_at(bucket->sent, i * (length + bucket->probe_count), storage_of(context)), length);
+    bucket->sent_sketch = sketch;
+}
+
+static void note_reduction(const struct bucket *bucket, const struct unit_context *context)
+{
+    struct reduction_fact fact = {.step = bucket->where.step, .microbatch = bucket->where.microbatch, .bucket = bucket->index,
+                                  .parts = is_scattered(context) ? context->shard_group->size : 1, .sent = bucket->sent_sketch};
+    context->ops->vector_sketch(fact.received, bucket->pending, is_scattered(context) ? bucket->shard_count : bucket->count);
+    record_push(context->record, reductions, fact);
+}
+
 static void launch(struct bucket *bucket, const struct unit_context *context, struct where where)
 {
     bucket_apply(bucket, context, where);
@@ -302,6 +321,7 @@ static void launch(struct bucket *bucket, const struct unit_context *context, st
     sum_ledgers(bucket);
     bucket->where = where;
     bucket->is_pending = true;
+    sketch_sent(bucket, context);
     keep_own(bucket, context);
     reduce_start(bucket, context);
     for (int k = 0; k < bucket->pieces_count; k++) {
@@ -478,6 +498,7 @@ void bucket_apply(struct bucket *bucket, const struct unit_context *context, str
     size_t length = (is_scattered(context) ? bucket->shard_count : bucket->count) + bucket->probe_count;
     communicator_reads(context->communicator, bucket->pending, length * format_storage_bytes(storage_of(context)),
                        &site_fsdp_grad_divisor, where);
+    note_reduction(bucket, context);
     double left = divide(bucket, context, where.step);
     take_part(bucket, context);
     for (int k = 0; k < bucket->pieces_count; k++) take_over(bucket, k, context);

@@ -30,6 +30,7 @@ struct bucket {
     bool is_pending;
     struct where where;              /* of its launch */
     void *kept;                      /* this rank's own part as it went in, where it will be needed (dp.bucket) */
+    const double *sent_sketch;       /* of each member's part, probes left out: in the record */
     struct ledger sent_ledger, pending_ledger;
     void *gathered;                  /* zero 1, 2: updated parameters of all members */
 };

@@ -173,6 +173,21 @@ static void common_words(struct diagnosis_group *group, struct diagnosis *diagno
     }
 }
 
+/* Of a component that is not the site's, by these words where there are such: they say more than that numbers differ. */
+static void telling_pattern(struct diagnosis_group *group)
+{
+    static const char *const words[] = {"wrong-format", "rounded", "copies-differ"};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        for (int k = 0; k < group->count; k++) {
+            const struct finding *f = group->findings[k];
+            if (strcmp(f->pattern, words[i])) continue;
+            memcpy(group->pattern, f->pattern, sizeof group->pattern);
+            group->first = f;
+            return;
+        }
+    }
+}
+
 bool diagnose(const struct evidence *evidence, struct result *result)
 {
     const struct finding *first = first_finding(result);
@@ -198,6 +213,7 @@ bool diagnose(const struct evidence *evidence, struct result *result)
     common_place(evidence, &group, diagnosis);
     common_words(&group, diagnosis);
     snprintf(diagnosis->component, sizeof diagnosis->component, "%s", diagnosis_component(evidence, &group));
+    if (strcmp(diagnosis->component, group.site->component)) telling_pattern(&group);
     diagnosis_say(evidence, &group, diagnosis);
     diagnosis_collect(evidence, &group, diagnosis);
     diagnosis_rank(evidence, &group, diagnosis);

@@ -21,6 +21,10 @@
  *                step: what is wrong in the program comes again
  *   collectives  the calls are as due on all members, what went in is noted and right, and what came out is not
  *                what the operation gives: values moved, lost, doubled, scaled or rounded on the way
+ *                Noted are: the shards before a gather (what is gathered is looked at where it was put in place, so that
+ *                the copy there counts as the call's), each bucket before and after its reduction, squares and
+ *                norm, a rank's tokens and the step's, the printed loss before and after its average. Not so the
+ *                second reductions (hsdp.replicate_reduce, tied.grad_reduce): there it is always the site's
  * Point to point there is one sender and one receiver, and nothing tells them from the wire: always the site's. Of
  * layer.forward and layer.backward: hardware where it is one micro-batch of several on one rank at one unit, after a
  * step in which all was right; else the site's. Hardware is an inference and may be wrong: a program that goes wrong

@@ -218,9 +218,24 @@ static const struct words table[] = {
      "look at the optimizer: its state, its hyper-parameters per group, the format it computes in"},
 };
 
-static const struct words *words_of(const struct diagnosis_group *group)
+/* Where the component is not the site's own. */
+static const struct words of_component[] = {
+    {"hardware", NULL,
+     "In step {step} one call or one micro-batch of many goes wrong on {ranks} ({unit}), once, after a step in which the "
+     "same was right: {first}",
+     "run the same step again from the same state, on the same devices and on others; a fault of the program comes again"},
+    {"collectives", NULL,
+     "{Ranks} get{s} from a collective call what its operation does not give, though all members call alike and what "
+     "goes in is right: {first}",
+     "look at the collective itself: its algorithm, its layout of buffers, in place or not, how it divides and rounds"},
+};
+
+static const struct words *words_of(const struct diagnosis_group *group, const struct diagnosis *diagnosis)
 {
     static const struct words other = {"", NULL, "{first}", "look at the place that the finding names"};
+    for (size_t i = 0; i < sizeof of_component / sizeof of_component[0]; i++) {
+        if (!strcmp(of_component[i].site, diagnosis->component) && strcmp(group->pattern, "aliased")) return &of_component[i];
+    }
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         if ((!table[i].site || !strcmp(table[i].site, group->site->name)) &&
             (!table[i].pattern || !strcmp(table[i].pattern, group->pattern)))
@@ -397,7 +412,7 @@ static void say(const struct speaker *s, const char *words, char *text, size_t s
 void diagnosis_say(const struct evidence *evidence, const struct diagnosis_group *group, struct diagnosis *diagnosis)
 {
     struct speaker speaker = {evidence, group, diagnosis};
-    const struct words *words = words_of(group);
+    const struct words *words = words_of(group, diagnosis);
     say(&speaker, words->summary, diagnosis->summary, sizeof diagnosis->summary - 1);
     size_t used = strlen(diagnosis->summary);
     diagnosis->summary[used] = '.';

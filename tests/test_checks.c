@@ -491,6 +491,63 @@ START_TEST(collective_match_names_the_call_left_out)
 }
 END_TEST
 
+/* Of the run that is there: these checks fail (1) or pass (0). */
+static void expect_status(const char *first, bool first_fails, const char *second, bool second_fails)
+{
+    judged = small_judge(&run);
+    ck_assert_msg((small_check(&judged, first)->status == CHECK_FAIL) == first_fails, "%s: %s", first, small_check(&judged, first)->why);
+    ck_assert_msg((small_check(&judged, second)->status == CHECK_FAIL) == second_fails, "%s: %s", second, small_check(&judged, second)->why);
+    arena_free(judged.arena);
+}
+
+/* What all members agree on, and what a call does to its own input. */
+START_TEST(collective_match_sees_root_group_and_alias)
+{
+    run_fault(small_config(), "loss.report_broadcast", "wrong-root", NULL, -1);
+    expect_finding("collective-match", &site_loss_report_broadcast, 5, "wrong-root");
+    run_fault(small_config(), "fsdp.unshard", "wrong-group", "self", -1);
+    expect_finding("collective-match", &site_fsdp_unshard, 2, "wrong-group");
+    run_fault(small_config(), "fsdp.unshard", "alias", NULL, 1);
+    expect_status("race", false, "collective-match", true);
+    expect_finding("collective-match", &site_fsdp_unshard, 1, "aliased");
+}
+END_TEST
+
+/* Both ends of an asynchronous call; a call whose result is wrong for another reason is none. */
+START_TEST(race_names_call_and_reader)
+{
+    static const struct { const char *site, *deviation, *pattern; } cases[] = {
+        {"fsdp.unshard", "late", "read-early"}, {"fsdp.unshard", "torn", "read-early"},
+        {"fsdp.reduce_grad", "late", "read-early"}, {"fsdp.reduce_grad", "reuse-buffer", "overwritten"},
+        {"fsdp.reduce_grad", "free-source", "overwritten"}, {"fsdp.reduce_grad", "corrupt", NULL},
+    };
+    run_fault(small_config(), cases[_i].site, cases[_i].deviation, NULL, 4);
+    judged = small_judge(&run);
+    for (int i = 0; i < judged.findings_count; i++) {
+        if (!strcmp(judged.findings[i].check, "race")) ck_assert_int_eq(judged.findings[i].place.rank, 4);
+    }
+    arena_free(judged.arena);
+    expect_status("race", cases[_i].pattern != NULL, "oracle", true);
+    if (cases[_i].pattern) expect_finding("race", model_site_find(cases[_i].site), 4, cases[_i].pattern);
+    else small_run_free(&run);
+}
+END_TEST
+
+/* An average that is off by roundings alone: only where the order of its additions is known. */
+START_TEST(precision_sees_an_average_of_parts)
+{
+    for (int fold = 0; fold < 2; fold++) {
+        struct run_config config = small_config();
+        strcpy(config.layout.all_reduce, fold ? "fold" : "ring");
+        config.train.steps = 4;
+        run_fault(config, "loss.report_reduce", "average-first", NULL, -1);
+        expect_status("precision", fold, "logged-loss", false);
+        if (fold) expect_finding("precision", &site_loss_report_reduce, -1, "rounded");
+        else small_run_free(&run);
+    }
+}
+END_TEST
+
 /* ---- the list ---- */
 
 START_TEST(lists_select)
@@ -551,6 +608,9 @@ int main(void)
     tcase_add_test(fire, liveness_sees_what_is_left_over);
     tcase_add_test(fire, liveness_sees_a_cycle);
     tcase_add_test(fire, collective_match_names_the_call_left_out);
+    tcase_add_test(fire, collective_match_sees_root_group_and_alias);
+    tcase_add_loop_test(fire, race_names_call_and_reader, 0, 6);
+    tcase_add_test(fire, precision_sees_an_average_of_parts);
     tcase_set_timeout(silent, 120);
     tcase_set_timeout(fire, 120);
     suite_add_tcase(suite, silent);

@@ -75,7 +75,7 @@ static const struct case_of cases[] = {
     {"fsdp.grad_divisor", "twice", NULL, 0, PLAIN, SMALL_EVERYWHERE, "fsdp.grad_divisor", NULL, "0 1 2 3 4 5", "1/D"},
     {"fsdp.grad_divisor", "omit", NULL, 0, DDP, 2, -1, -1, -1, "fsdp.grad_divisor", NULL, "2", "D"},
     {"tied.grad_reduce", "skip", NULL, 0, TIED, SMALL_EVERYWHERE, "tied.grad_reduce", NULL, "0 1 2 3 4 5", ""},
-    {"tied.grad_reduce", "scale", NULL, 1.5, TIED | DDP, SMALL_EVERYWHERE, "collectives", NULL, "0 1 2 3 4 5", ""},
+    {"tied.grad_reduce", "scale", NULL, 1.5, TIED | DDP, SMALL_EVERYWHERE, "tied.grad_reduce", NULL, "0 1 2 3 4 5", ""},
     {"clip.norm_reduce", "wrong-group", "dp_shard", 0, PLAIN, SMALL_EVERYWHERE, "clip.norm_reduce", NULL, "0 1 2 3 4 5",
      ""},
     {"clip.norm_reduce", "scale", NULL, 1.5, PLAIN, 4, -1, -1, -1, "collectives", NULL, "4", ""},
@@ -147,6 +147,35 @@ START_TEST(place_is_found)
     ck_assert(d->summary[0] && d->next[0] && d->evidence_count > 0);
     ck_assert_ptr_null(strchr(d->summary, '{'));
     arena_free(result.arena);
+    small_run_free(&run);
+}
+END_TEST
+
+/* A reduced gradient that is wrong, by what the call got: the collective's doing where what it gave is not the sum of that,
+ * else its caller's, who gave it something else. */
+START_TEST(collective_or_caller)
+{
+    struct run_config config = small_config();
+    struct small_fault fault = {"fsdp.reduce_grad", "permute-chunks", NULL, 0, -1, -1, -1, 1};
+    struct small_run run = small_run_new(&config, &fault, false);
+    for (int told = 0; told < 2; told++) {
+        for (int r = 0; told && r < run.parallel->ranks; r++) { /* as if that had gone in */
+            struct rank_record *rank = &run.parallel->rank[r];
+            for (int i = 0; i < rank->reductions.count; i++) {
+                struct reduction_fact *fact = &rank->reductions.items[i];
+                for (int k = 0; k < 4; k++) fact->received[k] = 0;
+                for (int m = 0; m < run.parallel->ranks; m++) {
+                    const struct rank_record *member = &run.parallel->rank[m];
+                    for (int k = 0; member->stage == rank->stage && k < 4; k++)
+                        fact->received[k] += member->reductions.items[i].sent[5 * rank->shard + k];
+                }
+            }
+        }
+        struct result result = small_judge(&run);
+        ck_assert_str_eq(result.diagnosis.site, "fsdp.reduce_grad");
+        ck_assert_str_eq(result.diagnosis.component, told ? "fsdp.reduce_grad" : "collectives");
+        arena_free(result.arena);
+    }
     small_run_free(&run);
 }
 END_TEST
@@ -277,6 +306,7 @@ int main(void)
     Suite *suite = suite_create("diagnosis");
     TCase *places = tcase_create("places"), *order = tcase_create("order");
     tcase_add_loop_test(places, place_is_found, 0, (int)(sizeof cases / sizeof cases[0]));
+    tcase_add_test(places, collective_or_caller);
     tcase_add_test(places, words);
     tcase_add_test(order, first_step_then_first_place);
     tcase_add_test(order, ranks_of_the_component);
