@@ -1,8 +1,8 @@
 /* shard-cover: the shards of a parameter are a bijection onto its rows: no overlap, no gap.
  *
  * For each step, parameter and replica: the row ranges of all holders, in order, must begin at 0, each where the
- * one before ends, and end with the last row. Empty shards may stand anywhere. Limit: exact. Site: fsdp.unshard,
- * which puts them together. */
+ * one before ends, and end with the last row. Empty shards may stand anywhere. Limit: exact. Sites: fsdp.shard where a
+ * rank holds less than its shard; else fsdp.unshard, which puts them together. */
 #include <stdlib.h>
 
 #include "model/sites.h"
@@ -13,8 +13,10 @@
 static void find_rows(const struct evidence *e, struct check_output *output, const struct tensor_entry *entry, bool gap,
                       int64_t due, int64_t got)
 {
+    /* A rank that holds other rows than its shard has, or that puts shards together wrongly. */
+    bool held = facts_was_chosen(&e->parallel->rank[entry->rank], &site_fsdp_shard, 0, -1);
     struct finding finding = finding_new(
-        &site_fsdp_unshard, place_at_unit(&e->parallel->config, entry->rank,
+        held ? &site_fsdp_shard : &site_fsdp_unshard, place_at_unit(&e->parallel->config, entry->rank,
                                           entry->fact->step < 0 ? 0 : entry->fact->step, -1, entry->fact->unit));
     finding.place.param = e->parallel->params.params[entry->fact->param].info.name;
     finding.expected = (double)due;

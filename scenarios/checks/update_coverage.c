@@ -32,7 +32,7 @@ static void find_update(const struct evidence *e, struct check_output *output, i
     finding.place.param = e->parallel->params.params[fact->param].info.name;
     finding.expected = 1;
     finding.got = fact->updates;
-    finding_pattern(&finding, fact->updates == 0 ? "not-updated" : fact->updates > 1 ? "updated-twice" : "version");
+    finding_pattern(&finding, e->parallel->frozen[fact->param] ? "frozen-updated" : fact->updates == 0 ? "not-updated" : fact->updates > 1 ? "updated-twice" : "version");
     if (fact->updates == 1 && !e->parallel->frozen[fact->param]) {
         finding_say(&finding, "rank %d's shard of %s is at version %d after step %d", rank, finding.place.param,
                     fact->version, fact->step);

@@ -9,7 +9,7 @@ const struct fault fault_dp_hsdp_divisor = {
     .checks = "scale-ledger,token-weight",
     .source = "pytorch #155903",
     .scenario = "fault_dp_hsdp_divisor.json",
-    .signature = "1/P",
+    .signature = "",
     .parts_count = 1,
     .parts = {{"hsdp.grad_divisor", "set", "D_replicate", 0, AT_EVERYWHERE}},
 };

@@ -9,7 +9,7 @@ const struct fault fault_fsdp_attr_lost = {
     .checks = "update-coverage",
     .source = "Megatron-LM #5790",
     .scenario = "fault_fsdp_attr_lost.json",
-    .signature = "updated-twice",
+    .signature = "frozen-updated",
     .parts_count = 1,
     .parts = {{"fsdp.attributes", "never", "", 0, AT_EVERYWHERE}},
 };

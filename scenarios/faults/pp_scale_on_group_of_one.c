@@ -9,7 +9,7 @@ const struct fault fault_pp_scale_on_group_of_one = {
     .checks = "scale-ledger,token-weight",
     .source = "Megatron-LM #6660",
     .scenario = "fault_pp_scale_on_group_of_one.json",
-    .signature = "2",
+    .signature = "",
     .parts_count = 1,
     .parts = {{"fsdp.grad_divisor", "per-accumulation-step", "1/2", 0, AT_EVERYWHERE}},
 };
