@@ -122,6 +122,11 @@ struct group *communicator_group_over(struct communicator *c, const char *name, 
     return group;
 }
 
+void communicator_watch(struct communicator *c)
+{
+    c->watches = true;
+}
+
 void communicator_force_messages(struct communicator *c)
 {
     c->messages_only = true;

@@ -48,6 +48,9 @@ bool communicator_set_algorithm(struct communicator *c, const char *op, const ch
 
 /* Collectives go message by message from now on, as they do where the plan arms any communication site. */
 void communicator_force_messages(struct communicator *c);
+/* From now on inputs of asynchronous calls are compared at their start, when they are taken and at the end of the wait
+ * (two passes over each); without it only reads that come too early are noted. */
+void communicator_watch(struct communicator *c);
 
 /* ---- what was done: read after the run. Group names live as long as the machine, the rest as c ---- */
 

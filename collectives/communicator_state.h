@@ -55,6 +55,7 @@ struct communicator {
     struct ledger ledger;             /* scratch of one call */
     struct ledger nothing;            /* always empty */
     bool messages_only;
+    bool watches;                     /* inputs of asynchronous calls, for writes while they are under way */
 
     struct call_record *calls; int calls_count, calls_capacity;
     struct traffic *traffic; int traffic_count, traffic_capacity;

@@ -72,18 +72,19 @@ static size_t bytes_of(struct buffer buffer)
 void hazard_posted(struct operation *o)
 {
     o->asynchronous = true;
-    o->posted = hazard_checksum(o->in);
+    if (o->c->watches)
+        o->posted = hazard_checksum(o->in);
 }
 
 void hazard_taken(struct operation *o)
 {
-    if (o->asynchronous && o->entered && hazard_checksum(o->in) != o->posted)
+    if (o->c->watches && o->asynchronous && o->entered && hazard_checksum(o->in) != o->posted)
         note_input(o, HAZARD_OVERWRITTEN);
 }
 
 void hazard_completed(struct operation *o, struct buffer in)
 {
-    if (!o->asynchronous || !o->entered || o->hazardous || buffers_overlap(in.data, bytes_of(in), o->out.data, bytes_of(o->out)))
+    if (!o->c->watches || !o->asynchronous || !o->entered || o->hazardous || buffers_overlap(in.data, bytes_of(in), o->out.data, bytes_of(o->out)))
         return;
     if (hazard_checksum(in) == o->posted)
         return;

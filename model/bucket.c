@@ -321,7 +321,7 @@ static void launch(struct bucket *bucket, const struct unit_context *context, st
     sum_ledgers(bucket);
     bucket->where = where;
     bucket->is_pending = true;
-    sketch_sent(bucket, context);
+    if (context->watch) sketch_sent(bucket, context);
     keep_own(bucket, context);
     reduce_start(bucket, context);
     for (int k = 0; k < bucket->pieces_count; k++) {
@@ -498,7 +498,7 @@ void bucket_apply(struct bucket *bucket, const struct unit_context *context, str
     size_t length = (is_scattered(context) ? bucket->shard_count : bucket->count) + bucket->probe_count;
     communicator_reads(context->communicator, bucket->pending, length * format_storage_bytes(storage_of(context)),
                        &site_fsdp_grad_divisor, where);
-    note_reduction(bucket, context);
+    if (context->watch) note_reduction(bucket, context);
     double left = divide(bucket, context, where.step);
     take_part(bucket, context);
     for (int k = 0; k < bucket->pieces_count; k++) take_over(bucket, k, context);

@@ -296,7 +296,9 @@ static void report(struct program *p)
     double averaged = logged;
     buffer.wire = loss_convention_of(p->run->config)->logged_format;
     broadcast(p->communicator, p->pp, &down, buffer, p->pp->size - 1);
-    double scale = factor_site(p->run->plan, &site_metrics_loss, where, 1, &p->numbers);
+    struct factor_numbers numbers = p->numbers;
+    if (numbers.N == 0) numbers.N = (double)record_valid_tokens_due(p->run->record, p->step); /* a stage that counts none */
+    double scale = factor_site(p->run->plan, &site_metrics_loss, where, 1, &numbers);
     struct report_fact fact = {p->step, logged * scale, scale, contributed, averaged};
     record_push(p->record, reports, fact);
 }

@@ -92,10 +92,11 @@ static struct program *program_new(struct rank *rank, const struct run *run)
     if (layout->all_reduce[0]) communicator_set_algorithm(p->communicator, "all_reduce", layout->all_reduce);
     if (layout->all_gather[0]) communicator_set_algorithm(p->communicator, "all_gather", layout->all_gather);
     if (layout->reduce_scatter[0]) communicator_set_algorithm(p->communicator, "reduce_scatter", layout->reduce_scatter);
+    if (run->options->watch) communicator_watch(p->communicator);
     make_groups(p);
     p->context = (struct unit_context){.communicator = p->communicator, .data_group = p->dp, .ops = run->ops, .plan = run->plan,
         .shard_group = communicator_group(p->communicator, "dp_shard"),
-        .replicate_group = communicator_group(p->communicator, "dp_replicate"), .config = config, .record = p->record, .arena = arena,
+        .replicate_group = communicator_group(p->communicator, "dp_replicate"), .config = config, .watch = run->options->watch, .record = p->record, .arena = arena,
         .data_rank = p->data_rank, .data_ranks = layout_data_ranks(layout), .microbatches = layout->microbatches};
     make_units(p);
     schedule_lower(run->schedule, layout->pp, layout->microbatches, p->stage, layout->send_sync, run->plan, id, &p->actions);

@@ -18,6 +18,7 @@ struct train_options {
     const char *cpu_path, *gemm;           /* NULL: best, "fixed" */
     const char *coroutine;                 /* how ranks switch (sim/coroutine.h); NULL: the default */
     bool trace;
+    bool watch;                            /* note what collectives were given and gave, and writes to buffers under way: a few passes over every gradient */
     const bool *left_out;                  /* [steps]: loss scaling leaves exactly these updates out; NULL: it decides */
     volatile int *stop;                    /* may be NULL */
     /* Called on the loop's thread between rounds now and then; may be NULL. done of total in micro-batch actions. */

@@ -87,6 +87,7 @@ struct unit_context {
     struct arena *arena;             /* run */
     struct bucket *buckets; int buckets_count; /* of the stage */
     int data_rank, data_ranks, microbatches;
+    bool watch;                      /* of train_options */
 };
 
 /* `frozen`: by index into the param_table. */

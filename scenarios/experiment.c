@@ -32,6 +32,7 @@ static struct record *run_one(const struct scenario *scenario, const struct expe
     if (error_is_set(error)) return NULL;
     struct train_options train = options->train;
     train.initial = initial;
+    train.watch = options->watch;
     struct record *record = train_run(&config, *ret_plan, &train, error);
     if (record && record->outcome == MACHINE_STOPPED) {
         record_free(record);
@@ -258,11 +259,13 @@ static bool judge(struct result *result, const struct experiment_options *option
     return good;
 }
 
-struct result *experiment_run(const struct scenario *scenario, const struct experiment_options *options,
+struct result *experiment_run(const struct scenario *scenario, const struct experiment_options *given,
                               struct error *error)
 {
     struct check_selection selection;
-    if (!check_select(options->checks, &selection, error)) return NULL;
+    if (!check_select(given->checks, &selection, error)) return NULL;
+    struct experiment_options watched = *given, *options = &watched;
+    watched.watch = given->watch || selection.deep || scenario->faults_count > 0;
     struct arena *arena = arena_new("result", false);
     struct result *result = arena_zalloc(arena, sizeof *result);
     result->arena = arena;

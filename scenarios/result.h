@@ -59,6 +59,7 @@ enum { WARNINGS_MAX = 8, WARNING_TEXT = 512 };
 struct experiment_options {
     struct train_options train;
     const char *checks;             /* "default", "deep", "id,id", "-id" */
+    bool watch;                     /* set by experiment_run: deep, or faults to look for; see train_options */
 };
 
 struct result {

@@ -4,6 +4,7 @@
  * waited for; an input that was not what it was at the start when the call took it, or when it ended. Both places
  * are named: the call, and who read. Whether the bytes happened to be right does not matter. Limit: exact; a write
  * that leaves an input's bytes as they were is not seen, nor who wrote it. Site: that of the call.
+ * Whole runs note reads; inputs are compared where a run is watched: with deep checks, or faults in the scenario.
  * An input that the call's own output was written over is collective-match's: an undeclared alias. */
 #include <stdio.h>
 
