@@ -308,6 +308,25 @@ static void note_reduction(const struct bucket *bucket, const struct unit_contex
     record_push(context->record, reductions, fact);
 }
 
+/* A sum in fp16 may overflow where its mean would not: as FSDP, part of the division comes before the reduction, the
+ * power of two next to the root of the ranks. 1: all of it after. */
+static double predivisor(const struct unit_context *context)
+{
+    int factor = 1, ranks = context->data_ranks;
+    if (context->config->precision.reduce != FORMAT_FP16 || context->config->layout.reduce_op != FSDP_REDUCE_AVG) return 1;
+    while (ranks % factor == 0 && ranks / factor > factor) factor *= 2;
+    return factor;
+}
+
+static void divide_before(struct bucket *bucket, const struct unit_context *context)
+{
+    double divisor = predivisor(context);
+    size_t parts = is_scattered(context) ? (size_t)context->shard_group->size : 1;
+    if (divisor == 1) return;
+    context->ops->vector_divide(bucket->sent, divisor, parts * (own_length(bucket, context) + bucket->probe_count));
+    ledger_scale(&bucket->sent_ledger, 1 / divisor);
+}
+
 static void launch(struct bucket *bucket, const struct unit_context *context, struct where where)
 {
     bucket_apply(bucket, context, where);
@@ -319,6 +338,7 @@ static void launch(struct bucket *bucket, const struct unit_context *context, st
     if (bucket->pieces[0].unit->sharded) lay_out_by_shards(bucket, context);
     else lay_out_flat(bucket, context);
     sum_ledgers(bucket);
+    divide_before(bucket, context);
     bucket->where = where;
     bucket->is_pending = true;
     if (context->watch) sketch_sent(bucket, context);
@@ -398,10 +418,11 @@ static double divide(struct bucket *bucket, const struct unit_context *context, 
     numbers.N = numbers.N_all = numbers.N_unshifted = numbers.n = numbers.n_rank = 1; /* not known to a reduction */
     double divisor = factor_site(context->plan, &site_fsdp_grad_divisor, bucket->where, numbers.A, &numbers);
     size_t count = (is_scattered(context) ? bucket->shard_count : bucket->count);
-    if (divisor != 1 && !in_place) {
-        context->ops->vector_divide(bucket->pending, divisor, count + bucket->probe_count);
+    double after = divisor / predivisor(context);
+    if (after != 1 && !in_place) {
+        context->ops->vector_divide(bucket->pending, after, count + bucket->probe_count);
         vector_round(bucket->pending, count, storage_of(context), context->config->precision.reduce);
-        ledger_scale(&bucket->pending_ledger, 1 / divisor);
+        ledger_scale(&bucket->pending_ledger, 1 / after);
     }
     for (int k = 0; k < bucket->pieces_count; k++) {
         if (bucket->pieces[k].piece > 0) continue;
@@ -429,13 +450,28 @@ static bool overlaps(const struct bucket *bucket, const struct bucket_piece *pie
     return of->own_count > 0 && from < out.from + out.count && out.from < from + (int64_t)of->own_count;
 }
 
+/* Which elements of the bucket were taken, for the units that have a piece in `concerned`. */
+static void note_part(const struct bucket *bucket, const struct unit_context *context, struct memory_range used,
+                      struct memory_range concerned)
+{
+    for (int k = 0; k < bucket->pieces_count; k++) {
+        if (!overlaps(bucket, &bucket->pieces[k], context, concerned)) continue;
+        struct choice_fact fact = {&site_dp_bucket, bucket->where.step, bucket->where.microbatch, bucket->pieces[k].unit->index,
+                                   used.from, used.count, (int64_t)own_length(bucket, context)};
+        record_push(context->record, choices, fact);
+    }
+}
+
 /* The part of a bucket that this rank takes from its reduction. What is left out at its end is the rank's own; what
  * begins further on moves everything. */
 static void take_part(struct bucket *bucket, const struct unit_context *context)
 {
-    if (!bucket->kept || !site_peek(context->plan, &site_dp_bucket, bucket->where)) return;
     enum format storage = storage_of(context);
     size_t bytes = format_storage_bytes(storage), length = own_length(bucket, context);
+    if (!bucket->kept || !site_peek(context->plan, &site_dp_bucket, bucket->where)) {
+        note_part(bucket, context, (struct memory_range){0, (int64_t)length}, (struct memory_range){0, (int64_t)length});
+        return;
+    }
     int64_t from, cut = memory_site_cut(context->plan, &site_dp_bucket, bucket->where, &from);
     if (cut > (int64_t)length) cut = (int64_t)length;
     if (from > (int64_t)length) from = (int64_t)length;
@@ -443,12 +479,7 @@ static void take_part(struct bucket *bucket, const struct unit_context *context)
     struct memory_range wrong = from > 0 ? (struct memory_range){0, (int64_t)length} : (struct memory_range){used.count, cut};
     if (from > 0) memmove(bucket->pending, element_at(bucket->pending, (size_t)from, storage), (size_t)used.count * bytes);
     else memcpy(element_at(bucket->pending, (size_t)used.count, storage), element_at(bucket->kept, (size_t)used.count, storage), (size_t)cut * bytes);
-    for (int k = 0; k < bucket->pieces_count; k++) {
-        if (!overlaps(bucket, &bucket->pieces[k], context, wrong)) continue;
-        struct choice_fact fact = {&site_dp_bucket, bucket->where.step, bucket->where.microbatch, bucket->pieces[k].unit->index,
-                                   used.from, used.count, (int64_t)length};
-        record_push(context->record, choices, fact);
-    }
+    note_part(bucket, context, used, wrong);
 }
 
 /* HSDP, a reduction at each micro-batch: sets aside what earlier ones gave, so that it is added after the sum over replicas. */
@@ -506,9 +537,8 @@ void bucket_apply(struct bucket *bucket, const struct unit_context *context, str
         if (bucket->pieces[k].piece == 0) unit_scale_reduced(bucket->pieces[k].unit, context, 1 / left);
     }
     bucket->is_pending = false;
-    /* The framework that forgot the flush also emptied the accumulator when a late result was applied,
-     * together with whatever the next micro-batch had put there. */
-    if (!site_peek(context->plan, &site_pp_grad_flush, where)) return;
+    /* A framework that empties the accumulator when a result is applied loses what the next micro-batch has put there. */
+    if (!decision_site(context->plan, &site_pp_grad_release, where, false, false)) return;
     for (int k = 0; k < bucket->pieces_count; k++) unit_clear_accumulator(bucket->pieces[k].unit, storage_of(context));
 }
 

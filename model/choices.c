@@ -12,7 +12,7 @@ static void note(struct rank_record *record, const struct site *site, struct whe
 bool choice_site(struct site_plan *plan, struct rank_record *record, const struct site *site, struct where where, int unit, bool due)
 {
     bool taken = decision_site(plan, site, where, due, due);
-    if (taken != due) note(record, site, where, unit, (struct memory_range){0, taken}, due);
+    note(record, site, where, unit, (struct memory_range){0, taken}, due);
     return taken;
 }
 
@@ -20,12 +20,11 @@ struct memory_range memory_site(struct site_plan *plan, struct rank_record *reco
                                 int unit, int64_t whole)
 {
     struct memory_range used = {0, whole};
-    if (!plan || !site_peek(plan, site, where)) return used;
-    int64_t cut = memory_site_cut(plan, site, where, &used.from);
+    int64_t cut = plan ? memory_site_cut(plan, site, where, &used.from) : 0;
     if (cut > whole) cut = whole;
     if (used.from > whole) used.from = whole;
     used.count = whole - (used.from > 0 ? used.from : cut);
-    if (used.count != whole) note(record, site, where, unit, used, whole);
+    note(record, site, where, unit, used, whole);
     return used;
 }
 

@@ -1,5 +1,6 @@
 /* choices: decisions that always fall out the same way, and ranges of memory that are always used whole, passed as
- * sites. What they really were is noted where it was anything else, as factors that are always 1 are. */
+ * sites. What each really was is noted every time; what is
+ * due is for the checks to know. */
 #ifndef MODEL_CHOICES_H
 #define MODEL_CHOICES_H
 

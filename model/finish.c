@@ -166,15 +166,19 @@ static void reduce_tied(struct program *p)
 }
 
 /* What the norm goes through: the squares of this rank's gradients, as they are read for it. */
-static double read_squares(struct program *p)
+/* What goes into the norm as it is read; and, in ret_owned, of what is owned. */
+static double read_squares(struct program *p, double *ret_owned)
 {
     double squares = 0;
     for (int i = 0; i < p->units_count; i++) {
         const struct unit *unit = &p->units[i];
         struct where where = program_where(p, -1, unit->index);
-        if (unit->part || !choice_site(p->run->plan, p->record, &site_clip_parameters, where, unit->index, true)) continue;
+        if (unit->part) continue; /* the tied copy is counted where the embedding is */
+        double owned = p->run->ops->vector_sum_squares(unit->reduced, unit->shard_trained_count);
+        *ret_owned += owned;
+        if (!choice_site(p->run->plan, p->record, &site_clip_parameters, where, unit->index, true)) continue;
         bool due = choice_site(p->run->plan, p->record, &site_clip_gradient, where, unit->index, true);
-        squares += p->run->ops->vector_sum_squares(due ? unit->reduced : unit->grad, due ? unit->shard_trained_count : unit->trained_count);
+        squares += due ? owned : p->run->ops->vector_sum_squares(unit->grad, unit->trained_count);
     }
     return squares;
 }
@@ -185,15 +189,11 @@ static double clip(struct program *p)
     const struct train_config *train = &p->run->config->train;
     struct where where = program_where(p, -1, -1);
     struct norm_fact fact = {.step = p->step, .coefficient = 1};
-    double squares = 0;
-    for (int i = 0; i < p->units_count; i++) {
-        if (p->units[i].part) continue; /* the tied copy is counted where the embedding is */
-        squares += p->run->ops->vector_sum_squares(p->units[i].reduced, p->units[i].shard_trained_count);
-    }
+    double squares = 0, read = read_squares(p, &squares);
     bool counts = p->run->config->layout.zero == ZERO_0 ? p->data_rank == 0 : p->record->replicate == 0;
     fact.local_squares = counts ? squares : 0;
     struct comm how = {.site = &site_clip_norm_reduce, .where = where};
-    if (p->run->plan) squares = read_squares(p);
+    squares = read;
     fact.counted = factor_site(p->run->plan, &site_clip_squares, where, 1, &p->numbers);
     squares *= fact.counted;
     bool one_copy = choice_site(p->run->plan, p->record, &site_clip_group, where, -1, true);

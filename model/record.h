@@ -72,8 +72,7 @@ struct gradient_fact {
 struct factor_fact { const struct site *site; int step, microbatch, unit; double value; int during /* the step in which it did */; };
 /* Was this unit reduced after this micro-batch? asked: as fsdp.sync_now had it, before dp.sync_now. */
 struct sync_fact { int step, microbatch, unit; bool synced, asked; };
-/* A decision that always falls out the same way, where it did not (count: how it did, whole: how it must); a range of
- * memory that is always used whole, where another was: from, count of whole elements. */
+/* A decision as it was taken (count), each time; the range of a memory that was used: from, count of whole elements. */
 struct choice_fact { const struct site *site; int step, microbatch, unit; int64_t from, count, whole; };
 struct norm_fact { int step; double local_squares /* of what this rank owns, each element once */, norm, coefficient; double counted /* what its squares were multiplied by */; int members /* of the group that the sum was meant for */; };
 /* One gradient reduction, as its call was given it and as it gave it back: sketches, linear but for the last value. */

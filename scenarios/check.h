@@ -19,6 +19,15 @@ struct evidence {
     int repeats_count; const struct repeat *repeats; /* 0: made once only */
 };
 
+/* The parallel run's record in fp64, where there is one: what is wrong shows there as it does at any rung, and rounding
+ * does not hide it. Else the run's own. */
+static inline const struct record *evidence_fine(const struct evidence *e)
+{
+    bool is_fine = e->parallel_other && precision_is(&e->parallel_other->config.precision, FORMAT_FP64);
+    bool as_long = is_fine && e->parallel_other->config.train.steps == e->parallel->config.train.steps;
+    return as_long && e->parallel_other->outcome == MACHINE_FINISHED ? e->parallel_other : e->parallel;
+}
+
 struct check_output;                               /* collects findings; see check_find */
 void check_find(struct check_output *output, const struct finding *finding); /* copied; check's id is filled in */
 void check_value(struct check_output *output, double value, double limit);   /* keeps the largest value/limit */

@@ -126,6 +126,9 @@ static void list_tables(const struct comparison *c, struct difference_table tabl
 
 bool comparison_needs_other(const struct comparison *comparison)
 {
+    for (int step = 0; step < comparison->steps; step++) {
+        if (comparison_left_out(comparison->parallel, step)) return true; /* the other rung looks at that step */
+    }
     struct difference_table tables[TABLES];
     list_tables(comparison, tables);
     for (int t = 0; t < TABLES; t++) {
@@ -165,6 +168,15 @@ static double inherited(const struct comparison *c, const double *before, int ta
     return step < 0 ? 0 : LADDER_INHERITED_GAIN * before[step];
 }
 
+/* What this rung's runs left out, since it was not finite, is judged by the fp64 pair alone. */
+static void take_other_alone(struct difference *d, const struct difference *theirs, const double *allowance, double inherited_part)
+{
+    *d = *theirs;
+    d->error_other = theirs->error;
+    d->limit = ladder_limit(0, d->terms_count) + *allowance + inherited_part;
+    d->wrong = d->error != 0 && !(d->error <= d->limit);
+}
+
 void comparison_add_other(struct comparison *comparison, const struct record *parallel, const struct record *standalone)
 {
     struct comparison *other = comparison_new(parallel, standalone);
@@ -178,6 +190,10 @@ void comparison_add_other(struct comparison *comparison, const struct record *pa
     for (int t = 0; t < TABLES; t++) {
         for (size_t i = 0; i < mine[t].count; i++) {
             struct difference *d = &mine[t].items[i];
+            if (!working_is_64 && !d->known && theirs[t].items[i].known) { /* left out here (loss scaling), not there */
+                take_other_alone(d, &theirs[t].items[i], &theirs[t].items[i].allowance, inherited(comparison, before, t, i));
+                continue;
+            }
             if (!d->known || !theirs[t].items[i].known) continue;
             d->error_other = theirs[t].items[i].error;
             double error_32 = working_is_64 ? d->error_other : d->error,

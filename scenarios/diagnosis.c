@@ -80,7 +80,7 @@ static struct finding guess(const struct evidence *evidence, const struct result
  * be their consequence. */
 static bool speaks(const struct finding *f)
 {
-    return !strcmp(f->check, "collective-match") || !strcmp(f->check, "race");
+    return !strcmp(f->check, "collective-match") || !strcmp(f->check, "race") || !strcmp(f->pattern, "wrong-format");
 }
 
 /* The finding at the place of `first` that speaks for itself, of whichever check; else first. */

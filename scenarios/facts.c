@@ -248,11 +248,18 @@ double facts_count_at_end(const struct record *record, const struct rank_record 
     return fact ? fact->value : (double)record_valid_tokens_due(record, step);
 }
 
+/* Ranges are due whole, decisions yes: all but emptying the accumulator before a micro-batch. */
+static bool is_as_due(const struct choice_fact *fact)
+{
+    if (fact->site->kind == SITE_MEMORY) return fact->from == 0 && fact->count == fact->whole;
+    return (fact->count != 0) == (fact->site != &site_dp_zero_grad);
+}
+
 bool facts_was_chosen(const struct rank_record *rank, const struct site *site, int step, int unit)
 {
     for (int i = 0; i < rank->choices.count; i++) {
         const struct choice_fact *fact = &rank->choices.items[i];
-        if (fact->site == site && fact->step == step && (unit < 0 || fact->unit == unit)) return true;
+        if (fact->site == site && fact->step == step && (unit < 0 || fact->unit == unit) && !is_as_due(fact)) return true;
     }
     return false;
 }

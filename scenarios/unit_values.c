@@ -104,7 +104,12 @@ static void add_local_sketches(const struct rank_record *rank, int step, int uni
 
 double unit_values_sum_limit(const struct record *record)
 {
-    return 64 * facts_reduction_roundoff(&record->config);
+    /* In a narrow format each addition rounds each element by chance: the sum of their errors over a sketch grows with the
+     * root of the additions. */
+    const struct layout *layout = &record->config.layout;
+    double narrow = facts_reduction_roundoff(&record->config), storage = facts_storage_roundoff(&record->config);
+    double additions = layout_data_ranks(layout) * (layout->sync == SYNC_EACH_MICROBATCH ? layout->microbatches : 1) + 2;
+    return fmax(64 * storage, narrow > storage ? 4 * narrow * sqrt(additions) : 0);
 }
 
 double unit_values_sum_error(const struct unit_values *values, int rank, int step, int unit)
@@ -114,6 +119,7 @@ double unit_values_sum_error(const struct unit_values *values, int rank, int ste
     bool tied = unit == 0 && record->config.model.tie_embeddings && record->config.layout.pp > 1;
     const struct scale_fact *scale = facts_scale(of, step);
     double sum[4] = {0}, norms = 0, reduced[5], divisor = facts_divisor_due(&record->config) * (scale ? scale->scale : 1), worst = 0;
+    if (scale && scale->found) return 0; /* it overflowed, and loss scaling found that */
     if (!unit_values_gradient(values, rank, step, unit, reduced)) return 0;
     for (int r = 0; r < record->ranks; r++) {
         const struct rank_record *from = &record->rank[r];

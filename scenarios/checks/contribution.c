@@ -311,7 +311,7 @@ static void check_sum(const struct evidence *e, struct check_output *output, int
 {
     const struct record *record = e->parallel;
     bool tied = unit == 0 && record->config.model.tie_embeddings && record->config.layout.pp > 1;
-    double error = unit_values_sum_error(values, rank, step, unit), limit = unit_values_sum_limit(record);
+    double error = unit_values_sum_error(values, rank, step, unit), limit = unit_values_sum_limit(values->record);
     check_value(output, error, limit);
     if (error <= limit || !rows_differ(e, rank, step, unit)) return;
     struct unit_contribution where = {.rank = &record->rank[rank], .step = step, .unit = unit};
@@ -376,7 +376,7 @@ static void check_sequences(const struct evidence *e, struct check_output *outpu
 static void run(const struct evidence *e, struct check_output *output)
 {
     const struct record *record = e->parallel;
-    struct unit_values values = unit_values_new(record);
+    struct unit_values values = unit_values_new(evidence_fine(e));
     check_value(output, 0, 0);
     for (int step = 0; step < record->config.train.steps; step++) {
         check_sequences(e, output, step);

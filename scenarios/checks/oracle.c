@@ -214,7 +214,7 @@ static void run(const struct evidence *e, struct check_output *output)
         check_skip(output, "the parallel run did not finish: nothing to compare");
         return;
     }
-    struct unit_values values = unit_values_new(e->parallel);
+    struct unit_values values = unit_values_new(evidence_fine(e));
     find_params(e, output, -1);
     for (int step = 0; step < c->steps; step++) {
         const struct comparison_step *s = &c->step[step];

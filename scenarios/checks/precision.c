@@ -147,7 +147,9 @@ static void check_stores(const struct evidence *e, struct check_output *output, 
         struct bits bits = bits_in(record, fact);
         bool above = bits.most > bits_stored(p, fact->kind);
         bool below = bits.values >= 64 && bits.most < bits_least(record, fact);
-        if (below && fact->kind == TENSOR_PARAM && was_narrow(record, rank, fact)) below = false;
+        /* Steps of one size swamp a parameter of few bits: nothing follows from how many it has. */
+        bool tells = fact->kind == TENSOR_GRADIENT || format_traits[p->master].significand_bits >= 24;
+        if (below && (!tells || (fact->kind == TENSOR_PARAM && was_narrow(record, rank, fact)))) below = false;
         if (above || below) find_store(e, output, rank->rank, fact, bits.most);
     }
 }

@@ -10,6 +10,6 @@ const struct fault fault_pp_microbatch_grad_lost = {
     .source = "hyper-parallel #244, #227; Megatron-LM PR #7186",
     .scenario = "fault_pp_microbatch_grad_lost.json",
     .signature = "missing-microbatch",
-    .parts_count = 1,
-    .parts = {{"pp.grad.flush", "never", "", 0, AT_STAGES_BUT_FIRST}},
+    .parts_count = 2,
+    .parts = {{"pp.grad.flush", "never", "", 0, AT_STAGES_BUT_FIRST}, {"pp.grad.release", "always", "", 0, AT_STAGES_BUT_FIRST}},
 };
