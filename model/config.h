@@ -100,7 +100,7 @@ struct layout {
     int layers_per_stage[STAGES_MAX];       /* [pp], sums to layers */
     int zero;                               /* what is sharded over dp_shard: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters */
     bool reshard_after_forward;
-    int bucket_elements;                    /* zero 0..2: gradients are reduced in buckets of at least this many; 0: one bucket a unit */
+    int bucket_elements;                    /* zero 0..2: gradients are reduced in buckets of exactly this many, cut through parameters; 0: one bucket a unit */
     int bucket_alignment;                   /* a bucket's shards are padded to a multiple of this */
     int prefetch;                           /* zero 3: units whose all-gather is started ahead */
     enum fsdp_reduce reduce_op;

@@ -126,7 +126,7 @@ struct small_run { struct record *parallel, *standalone, *parallel_other, *stand
 static inline struct record *small_record(struct run_config config, bool standalone, struct precision precision,
                                           const struct small_fault *fault, uint64_t *ret_hits)
 {
-    struct train_options options = {.threads = 1};
+    struct train_options options = {.threads = 1, .watch = true};
     struct error error = {0};
     config.precision = precision;
     config.loss_cut = loss_cut_of(&config);

@@ -390,6 +390,42 @@ START_TEST(replica_equality_sees_one_bit)
 }
 END_TEST
 
+START_TEST(memory_bound_counts_what_is_held)
+{
+    begin(0);
+    rank_of(1)->microbatches_peak = 9;
+    expect_finding("memory-bound", &site_pp_schedule, 1, "holds-more");
+    begin(0);
+    rank_of(2)->unsharded_peak = 9;
+    expect_finding("memory-bound", &site_pp_schedule, 2, "holds-more");
+    begin(0);
+    rank_of(1)->optimizer_bytes += 4;
+    expect_finding("memory-bound", NULL, 1, "bytes");
+    begin(WITH_DDP);
+    rank_of(1)->grad_bytes -= 4;
+    expect_finding("memory-bound", NULL, 1, "bytes");
+}
+END_TEST
+
+START_TEST(determinism_sees_another_digest)
+{
+    begin(0);
+    struct record *record = run.parallel;
+    struct repeat repeats[2] = {{"another order", {record->digest[0], record->digest[1]}}, {"another path", {record->digest[0], record->digest[1]}}};
+    struct evidence evidence = {&record->config, run.parallel, run.standalone, NULL, NULL, NULL, 2, repeats};
+    struct check_result result;
+    struct finding findings[4];
+    ck_assert_int_eq(check_run_alone(check_find_by_id("determinism"), &evidence, &result, findings, 4), 0);
+    ck_assert_int_eq(result.status, CHECK_PASS);
+    repeats[1].digest[1] ^= 1;
+    ck_assert_int_eq(check_run_alone(check_find_by_id("determinism"), &evidence, &result, findings, 4), 1);
+    ck_assert_str_eq(findings[0].pattern, "not-repeatable");
+    evidence.repeats_count = 0;
+    check_run_alone(check_find_by_id("determinism"), &evidence, &result, findings, 4);
+    ck_assert_int_eq(result.status, CHECK_SKIP);
+}
+END_TEST
+
 START_TEST(shard_cover_sees_gap_and_overlap)
 {
     begin(0);
@@ -602,6 +638,8 @@ int main(void)
     tcase_add_test(fire, grad_norm_sees_norm_and_coefficient);
     tcase_add_test(fire, update_coverage_counts_updates);
     tcase_add_test(fire, replica_equality_sees_one_bit);
+    tcase_add_test(fire, memory_bound_counts_what_is_held);
+    tcase_add_test(fire, determinism_sees_another_digest);
     tcase_add_test(fire, shard_cover_sees_gap_and_overlap);
     tcase_add_test(fire, logged_loss_names_the_station);
     tcase_add_test(fire, logged_loss_sees_the_report);

@@ -3,7 +3,7 @@
  *   micro-batches in flight   GPipe: m.  1F1B: min(p - r, m) on stage r
  *   gathered units            zero 3: one and those that are prefetched, beside the embedding where it is the output too;
  *                             all of the stage's where they are not resharded after the forward
- *   bytes                     parameters, gradients, optimizer state as the zero stage says, to the element
+ *   bytes                     parameters, gradients, optimizer state as zero 0 and 3 say, to the element
  * Limit: exact, from above for what is in flight: less is no fault. Sites: pp.schedule. */
 #include <math.h>
 #include <string.h>
@@ -13,14 +13,67 @@
 #include "scenarios/check.h"
 #include "scenarios/facts.h"
 
+/* One that computes and those ahead of it; on the last stage the head beside the last layer, and, where it is tied, the
+ * embedding that it reads. */
 static int units_bound(const struct record *record, const struct rank_record *rank)
 {
     const struct layout *layout = &record->config.layout;
     bool last = facts_is_last_stage(record, rank), tied = record->config.model.tie_embeddings;
     int units = rank->units + (tied && last && layout->pp > 1);
     if (layout->zero != ZERO_3 || !layout->reshard_after_forward) return units;
-    int bound = 1 + layout->prefetch + (last ? 1 : 0) + (tied && last ? 1 : 0);
+    int bound = 1 + layout->prefetch + (tied && last ? 1 : 0);
     return bound < units ? bound : units;
+}
+
+/* Elements of a rank's parameters, gradients and moments by the closed form of its zero stage; those that buckets cut
+ * (zero 1 and 2) only in sum over the shard group, since who owns what depends on the cuts. */
+struct bytes { int64_t param, grad, optimizer; };
+
+static int64_t padded(int64_t elements)
+{
+    return (elements + 15) / 16 * 16;
+}
+
+static void add_unit_bytes(const struct record *record, int unit, struct bytes *sum)
+{
+    const struct layout *layout = &record->config.layout;
+    bool whole = layout->zero == ZERO_0, apart = !whole || record->config.precision.param != record->config.precision.master;
+    for (int p = 0; p < record->params.count; p++) {
+        const struct param *param = &record->params.params[p];
+        if (param->unit != unit) continue;
+        int64_t full = padded(param->rows * param->columns), rows = (param->rows + layout->dp_shard - 1) / layout->dp_shard;
+        int64_t own = whole ? full : rows * param->columns, moments = record->frozen[p] ? 0 : own;
+        sum->param += whole ? full : own;
+        sum->grad += full + moments;
+        sum->optimizer += 2 * moments + (whole && apart ? own : 0);
+    }
+}
+
+static void check_bytes(const struct evidence *e, struct check_output *output, const struct rank_record *rank)
+{
+    const struct record *record = e->parallel;
+    struct bytes due = {0};
+    bool copy = record->config.model.tie_embeddings && record->config.layout.pp > 1 && facts_is_last_stage(record, rank);
+    int64_t width = (int64_t)format_storage_bytes(run_storage(&record->config));
+    if (record->config.layout.zero == ZERO_1 || record->config.layout.zero == ZERO_2) return;
+    for (int u = 0; u < rank->units; u++) add_unit_bytes(record, rank->first_unit + u, &due);
+    if (copy) add_unit_bytes(record, 0, &due);
+    const struct { const char *what; int64_t held, due; } sums[] = {
+        {"parameters", rank->param_bytes, due.param * width},
+        {"gradients", rank->grad_bytes, due.grad * width},
+        {"optimizer state", rank->optimizer_bytes, due.optimizer * width},
+    };
+    for (size_t i = 0; i < sizeof sums / sizeof sums[0]; i++) {
+        check_value(output, sums[i].held != sums[i].due, 0);
+        if (sums[i].held == sums[i].due) continue;
+        struct finding finding = finding_new(NULL, place_at(rank->rank, -1, -1));
+        finding.expected = (double)sums[i].due;
+        finding.got = (double)sums[i].held;
+        finding_pattern(&finding, "bytes");
+        finding_say(&finding, "rank %d holds %lld bytes of %s where zero %d comes to %lld", rank->rank, (long long)sums[i].held,
+                    sums[i].what, record->config.layout.zero, (long long)sums[i].due);
+        check_find(output, &finding);
+    }
 }
 
 static void find(struct check_output *output, const struct record *record, const struct rank_record *rank, int held, int due,
@@ -47,6 +100,7 @@ static void run(const struct evidence *e, struct check_output *output)
         int due = schedule->in_flight(record->config.layout.pp, record->config.layout.microbatches, rank->stage);
         find(output, record, rank, rank->microbatches_peak, due, "micro-batches");
         find(output, record, rank, rank->unsharded_peak, units_bound(record, rank), "gathered units");
+        check_bytes(e, output, rank);
     }
 }
 
