@@ -304,7 +304,8 @@ static void note_reduction(const struct bucket *bucket, const struct unit_contex
 {
     struct reduction_fact fact = {.step = bucket->where.step, .microbatch = bucket->where.microbatch, .bucket = bucket->index,
                                   .parts = is_scattered(context) ? context->shard_group->size : 1, .sent = bucket->sent_sketch};
-    context->ops->vector_sketch(fact.received, bucket->pending, is_scattered(context) ? bucket->shard_count : bucket->count);
+    context->ops->vector_sketch(fact.received, bucket->pending, own_length(bucket, context));
+    fact.bits = vector_bits(bucket->pending, own_length(bucket, context), storage_of(context), &fact.values);
     record_push(context->record, reductions, fact);
 }
 

@@ -26,6 +26,22 @@ void tensor_round(struct tensor values, enum format format)
     vector_round(values.data, (size_t)tensor_count(values), values.storage, format);
 }
 
+int vector_bits(const void *data, size_t count, enum format storage, int64_t *ret_values)
+{
+    int most = 0;
+    *ret_values = 0;
+    for (size_t i = 0; i < count; i++) {
+        int exponent;
+        double value = format_get(data, i, storage);
+        if (value == 0 || !isfinite(value)) continue;
+        int64_t mantissa = (int64_t)ldexp(frexp(fabs(value), &exponent), 53);
+        int bits = 53 - __builtin_ctzll((unsigned long long)mantissa);
+        ++*ret_values;
+        if (bits > most) most = bits;
+    }
+    return most;
+}
+
 /* Exponent that scales `largest` into [2^e_max, 2^(e_max+1)), cut by what the format can hold. */
 static int scale_exponent(double largest, enum format format)
 {

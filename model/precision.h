@@ -21,4 +21,8 @@ static inline enum format precision_activation(const struct precision *p)
  * out and in may be one. A row of zeros or with something that is not finite stays. */
 void matrix_round_scaled(struct tensor out, struct tensor in, enum format format, bool by_column);
 
+/* Significant bits that the number of these which needs most of them needs, from its highest to its lowest one; how many
+ * are neither 0 nor not finite. */
+int vector_bits(const void *data, size_t count, enum format storage, int64_t *ret_values);
+
 #endif

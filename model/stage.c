@@ -303,6 +303,7 @@ void stage_forward(struct program *p, int microbatch)
             advance(p, layer_forward_flops(model, rows_of(p)));
         }
         tensor_site(p->run->plan, &site_layer_forward, where, y);
+        if (p->run->plan) tensor_round(y, p->run->config->precision.residual); /* what deviates is stored as all else */
         record_sketches(p, microbatch, unit->index, SKETCH_FORWARD_OUT, y);
         if (p->run->config->layout.reshard_after_forward && !(unit->index == 0 && p->is_last && model->tie_embeddings)) {
             unit_reshard(unit, storage_of(p));
@@ -372,6 +373,7 @@ static void head_run_backward(struct program *p, int microbatch, struct microbat
     head_backward_weight(&context, &gradients, mb->head);
     arena_release(mb->arena, mark);
     tensor_site(p->run->plan, &site_layer_backward, where, dx);
+    if (p->run->plan) tensor_round(dx, p->run->config->precision.residual);
     record_sketches(p, microbatch, head_index, SKETCH_BACKWARD_OUT, dx);
     advance(p, 2 * head_flops(p));
     gradient_done(p, microbatch, mb, head, 0);
@@ -407,6 +409,7 @@ void stage_backward(struct program *p, int microbatch)
             arena_release(mb->arena, mark);
             memcpy(probes, mb->output_probes, unit->probe_count * format_storage_bytes(storage_of(p)));
             tensor_site(p->run->plan, &site_layer_backward, where, dx);
+            if (p->run->plan) tensor_round(dx, p->run->config->precision.residual);
             record_sketches(p, microbatch, unit->index, SKETCH_BACKWARD_OUT, dx);
             advance(p, 2 * layer_forward_flops(model, rows_of(p)));
             mb->output_grad = dx;

@@ -94,8 +94,8 @@ static void why_masked(const struct result *result, const struct fault_entry *en
         snprintf(text, size, "the first step has no earlier result to take: train.steps of 2 or more would expose it");
     } else if (starts_with(site, "pp.grad") || !strcmp(site, "fsdp.sync_now")) {
         snprintf(text, size,
-                 "the decision falls out as it should here (M = %d, %d steps): more micro-batches, fsdp.sync "
-                 "\"each_microbatch\" or more steps would expose it",
+                 "the decision is taken here as it would be anyway, or nothing follows from it (M = %d, %d steps): where the "
+                 "deviation is not what is due, more micro-batches, fsdp.sync \"each_microbatch\" or more steps may expose it",
                  M, config->train.steps);
     } else {
         snprintf(text, size,
@@ -139,7 +139,7 @@ static void set_outcome(struct result *result, int i, uint64_t hits, bool same)
     } else {
         fault->outcome = FAULT_ACTIVE;
         if (result->verdict == VERDICT_CONSISTENT) {
-            snprintf(fault->why, sizeof fault->why, "it changes numbers, and no more than rounding does");
+            snprintf(fault->why, sizeof fault->why, "it changes numbers, by nothing that a check can tell from rounding");
         }
     }
 }

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "model/loss_convention.h"
+#include "model/precision.h"
 #include "model/sites.h"
 #include "scenarios/check.h"
 #include "scenarios/facts.h"
@@ -61,25 +62,12 @@ static void check_wire(const struct evidence *e, struct check_output *output, co
 
 /* ---- in memory ---- */
 
-/* Significant bits that a number needs, from its highest to its lowest one. */
-static int bits_of(double value)
-{
-    int exponent;
-    if (value == 0 || !isfinite(value)) return 0;
-    int64_t mantissa = (int64_t)ldexp(frexp(fabs(value), &exponent), 53);
-    return 53 - __builtin_ctzll((unsigned long long)mantissa);
-}
-
 struct bits { int64_t values; int most; };
 
 static struct bits bits_in(const struct record *record, const struct tensor_fact *fact)
 {
-    struct bits bits = {0};
-    for (int64_t i = 0; i < fact->elements; i++) {
-        int n = bits_of(format_get(fact->data, (size_t)i, run_storage(&record->config)));
-        bits.values += n > 0;
-        if (n > bits.most) bits.most = n;
-    }
+    struct bits bits;
+    bits.most = vector_bits(fact->data, (size_t)fact->elements, run_storage(&record->config), &bits.values);
     return bits;
 }
 
@@ -151,6 +139,29 @@ static void check_stores(const struct evidence *e, struct check_output *output, 
         bool tells = fact->kind == TENSOR_GRADIENT || format_traits[p->master].significand_bits >= 24;
         if (below && (!tells || (fact->kind == TENSOR_PARAM && was_narrow(record, rank, fact)))) below = false;
         if (above || below) find_store(e, output, rank->rank, fact, bits.most);
+    }
+}
+
+/* What a reduction gave, as it came out of it. */
+static void check_reductions(const struct evidence *e, struct check_output *output, const struct rank_record *rank)
+{
+    const struct run_config *config = &e->parallel->config;
+    const struct precision *p = &config->precision;
+    int declared = format_traits[p->reduce].significand_bits, compute = format_traits[p->compute].significand_bits,
+        residual = format_traits[p->residual].significand_bits, narrow = compute < residual ? compute : residual;
+    int least = (narrow < declared ? narrow : declared) - 3;
+    for (int i = 0; i < rank->reductions.count; i++) {
+        const struct reduction_fact *fact = &rank->reductions.items[i];
+        bool above = fact->bits > declared && layout_data_ranks(&config->layout) > 1, below = fact->values >= 64 && fact->bits < least;
+        check_value(output, above || below, 0);
+        if (!above && !below) continue;
+        struct finding finding = finding_new(facts_reduction_site(config), place_at(rank->rank, fact->step, fact->microbatch));
+        finding.expected = declared;
+        finding.got = fact->bits;
+        finding_pattern(&finding, above ? "not-rounded" : "rounded");
+        finding_say(&finding, "in step %d the reduction of bucket %d gives rank %d numbers of at most %d significant bits where %d are declared",
+                    fact->step, fact->bucket, rank->rank, fact->bits, declared);
+        check_find(output, &finding);
     }
 }
 
@@ -254,6 +265,7 @@ static void run(const struct evidence *e, struct check_output *output)
         const struct rank_record *rank = &record->rank[r];
         check_wire(e, output, rank);
         check_stores(e, output, rank);
+        check_reductions(e, output, rank);
         for (int i = 0; i < rank->losses.count; i++) check_loss_sum(e, output, rank, &rank->losses.items[i]);
         for (int i = 0; i < rank->reports.count; i++) check_average(e, output, rank, &rank->reports.items[i]);
         for (int i = 0; i < rank->scales.count; i++) check_scale(e, output, rank, &rank->scales.items[i]);
