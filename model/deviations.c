@@ -230,7 +230,7 @@ int64_t memory_site_cut(struct site_plan *plan, const struct site *site, struct 
     *ret_from = 0;
     if (!armed || which(armed) == MEMORY_NOT_ZEROED) return 0;
     site_pass(plan, site, where);
-    int64_t by = armed->value >= 1 ? (int64_t)armed->value : 1;
+    int64_t by = armed->value >= 1 ? (int64_t)fmin(armed->value, 1e15) : 1; /* more than any range: all of it */
     if (which(armed) == MEMORY_LOSE_RANGE) return by;
     ASSERT(which(armed) == MEMORY_WRONG_RANGE);
     *ret_from = by;

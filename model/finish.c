@@ -83,6 +83,7 @@ static void reduce_replicas(struct program *p, struct unit *unit)
     struct ledger ledger;
     ledger_init(&ledger);
     unit_reduced_ledger(unit, &ledger);
+    unit_record_gradient(unit, &p->context, p->step, -1, GRADIENT_SCATTERED, -1);
     struct buffer buffer = {unit->reduced, count, storage_of(p), p->run->config->precision.reduce, &ledger};
     all_reduce(p->communicator, p->context.replicate_group, &how, buffer, REDUCE_SUM);
     vector_round(unit->reduced, unit->shard_trained_count, storage_of(p), p->run->config->precision.accumulate);

@@ -56,6 +56,7 @@ struct version_fact { int step, microbatch, unit; bool backward; int version_min
 enum gradient_stage {
     GRADIENT_LOCAL,       /* unsharded accumulator as it goes into the reduction */
     GRADIENT_UNREDUCED,   /* what never went into a reduction by the end of the step, if anything */
+    GRADIENT_SCATTERED,   /* HSDP: what the reduce-scatter gave, before the sum over replicas: ledger alone */
     GRADIENT_REDUCED,     /* what the optimizer is given, after divisor, flush and tied reduction; raw, before clipping */
 };
 struct gradient_fact {

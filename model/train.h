@@ -11,6 +11,9 @@ struct initial;
 struct initial *initial_new(const struct run_config *config, struct error *error); /* caller owns; NULL and an error */
 void initial_free(struct initial *initial);                                          /* accepts NULL */
 
+/* Does one of the patterns of train.frozen cover this parameter? */
+bool train_is_frozen(const struct train_config *train, const char *name);
+
 struct train_options {
     const struct initial *initial;         /* of this seed, model and format, to share between runs; NULL: the run makes its own */
     int threads;

@@ -448,7 +448,7 @@ void unit_record_gradient(const struct unit *unit, const struct unit_context *co
     struct gradient_fact fact = {.step = step, .microbatch = microbatch, .unit = unit->index, .stage = stage,
                                  .call_layer = call_layer, .finite = true};
     ledger_init(&fact.ledger);
-    if (stage == GRADIENT_REDUCED) {
+    if (stage == GRADIENT_REDUCED || stage == GRADIENT_SCATTERED) {
         unit_reduced_ledger(unit, &fact.ledger);
         note_reduced(unit, context, &fact);
     } else {

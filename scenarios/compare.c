@@ -200,8 +200,9 @@ void comparison_add_other(struct comparison *comparison, const struct record *pa
                    error_64 = working_is_64 ? d->error : d->error_other;
             double allowance = working_is_64 ? d->allowance : theirs[t].items[i].allowance;
             d->limit = ladder_limit(error_32, d->terms_count) + allowance + inherited(comparison, before, t, i);
-            d->wrong = d->error != 0 /* it does differ, on the rung that was asked for */ &&
-                       ladder_is_bug(error_32, error_64, d->terms_count) && !(error_64 <= d->limit);
+            d->wrong = !isfinite(d->error) /* one of the two alone is */ ||
+                       (d->error != 0 /* it does differ, on the rung that was asked for */ &&
+                        ladder_is_bug(error_32, error_64, d->terms_count) && !(error_64 <= d->limit));
         }
     }
     comparison->has_other = true;

@@ -7,6 +7,7 @@
 #include "scenarios/experiment.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -232,6 +233,8 @@ static bool judge(struct result *result, const struct experiment_options *option
          good = true;
     result->exploded_step = exploded_step(result->parallel, result->standalone);
     if (result->exploded_step >= 0) {
+        snprintf(result->warnings[result->warnings_count++], WARNING_TEXT,
+                 "the numbers of both runs are not finite from step %d on: it and the steps after it are not compared", result->exploded_step);
         exploded_cut(result->parallel, result->exploded_step);
         exploded_cut(result->standalone, result->exploded_step);
     }

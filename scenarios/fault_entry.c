@@ -184,6 +184,8 @@ unsigned fault_parameters(const struct deviation *deviation)
         {SITE_COMMUNICATION, "corrupt", PARAMETER_INDEX},
         {SITE_TENSOR, "shift", PARAMETER_VALUE},
         {SITE_TENSOR, "perturb", PARAMETER_VALUE},
+        {SITE_TENSOR, "bit-flip", PARAMETER_VALUE},
+        {SITE_TENSOR, "round", PARAMETER_FORMAT},
         {SITE_MEMORY, "lose-range", PARAMETER_VALUE},
         {SITE_MEMORY, "wrong-range", PARAMETER_VALUE},
     };
@@ -200,7 +202,7 @@ struct factor_numbers fault_numbers(const struct layout *layout, double of_data)
         .M = layout->microbatches, .D = data_ranks, .P = layout->pp, .C = 1, .T = 1, .E = 1,
         .A = layout->reduce_op == FSDP_REDUCE_AVG ? data_ranks : 1,
         .N = of_data, .N_all = of_data, .N_unshifted = of_data, .n = of_data, .n_rank = of_data,
-        .n_rank_unshifted = of_data,
+        .n_rank_unshifted = of_data, .D_shard = layout->dp_shard, .D_replicate = layout->dp_replicate,
     };
 }
 

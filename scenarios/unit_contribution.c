@@ -26,7 +26,7 @@ static void add_local(const struct record *record, struct unit_contribution *u, 
         const struct gradient_fact *fact = &rank->gradients.items[i];
         if (fact->unit != u->unit) continue;
         if (fact->step == u->step - 1 && fact->stage == GRADIENT_UNREDUCED && rank == u->rank) u->left_behind = true;
-        if (fact->step != u->step || fact->stage == GRADIENT_REDUCED) continue;
+        if (fact->step != u->step || fact->stage == GRADIENT_REDUCED || fact->stage == GRADIENT_SCATTERED) continue;
         for (int t = 0; t < fact->ledger.count; t++) {
             const struct ledger_term *term = &fact->ledger.terms[t];
             bool of_step = term->origin.step == u->step;
@@ -188,10 +188,39 @@ const struct site *unit_contribution_grad_scale(const struct record *record, con
     return fabs(from_count / due - 1) > 1e-12 ? &site_loss_token_count_reduce : &site_pp_grad_scale;
 }
 
+/* HSDP: what the reduce-scatter over dp_shard gave holds every micro-batch of this row of replicas once, each at its
+ * weight. Then what is wrong after the sum over replicas went wrong there. */
+static bool scattered_is_right(const struct record *record, const struct rank_record *rank, int step, int unit)
+{
+    const struct layout *layout = &record->config.layout;
+    const struct scale_fact *scale = facts_scale(rank, step);
+    int S = layout->dp_shard, M = layout->microbatches, D = layout_data_ranks(layout);
+    double divisor = facts_divisor_due(&record->config) / (scale ? scale->scale : 1);
+    for (int i = 0; i < rank->gradients.count; i++) {
+        const struct gradient_fact *fact = &rank->gradients.items[i];
+        if (fact->step != step || fact->unit != unit || fact->stage != GRADIENT_SCATTERED) continue;
+        if (fact->ledger.count == 0 || fact->ledger.count % (S * M) != 0) return false;
+        for (int t = 0; t < fact->ledger.count; t++) {
+            const struct ledger_term *term = &fact->ledger.terms[t];
+            const struct rank_record *last = facts_rank(record, layout->pp - 1, term->origin.rank);
+            const struct loss_fact *loss = last ? facts_loss(last, step, term->origin.microbatch) : NULL;
+            int probe = ((step & 1) * D + term->origin.rank) * M + term->origin.microbatch, uses = fact->ledger.count / (S * M);
+            if (!loss || term->origin.step != step || term->times != 1 || term->origin.rank / S != rank->replicate) return false;
+            double due = loss->seed / divisor, limit = 64 * facts_storage_roundoff(&record->config) * fabs(due) * uses;
+            if (!(fabs(term->scale - due) <= 1e-9 * fabs(due))) return false;
+            if (probe < fact->probe_count && !(fabs(fact->probe[probe] - uses * due) <= limit)) return false;
+        }
+        return true;
+    }
+    return false;
+}
+
 const struct site *unit_contribution_reduction(const struct record *record, const struct rank_record *rank, int step,
                                                int unit)
 {
     const struct site *reduction = facts_was_chosen(rank, &site_dp_bucket, step, unit) ? &site_dp_bucket : facts_reduction_site(&record->config);
+    bool replicated = record->config.layout.zero >= ZERO_2 && record->config.layout.dp_replicate > 1;
+    if (replicated && reduction == &site_fsdp_reduce_grad && scattered_is_right(record, rank, step, unit)) reduction = &site_hsdp_replicate_reduce;
     if (!parts_are_apart(record, unit)) return reduction;
     for (int i = 0; i < rank->gradients.count; i++) {
         const struct gradient_fact *other = &rank->gradients.items[i];

@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "model/data.h"
+#include "model/record.h"
+#include "model/train.h"
 #include "scenarios/estimate.h"
 #include "scenarios/spelling.h"
 
@@ -126,6 +128,12 @@ static bool check_sharding(struct reader *reader, struct layout *l)
                                  "bucket_elements %d needs zero 0, 1 or 2: with zero 3 each unit is reduced by itself; "
                                  "allowed: 0, or another zero", l->bucket_elements);
     }
+    if (l->bucket_elements > 0 && (l->bucket_elements < 16 || l->bucket_elements < l->bucket_alignment)) {
+        int least = l->bucket_alignment > 16 ? l->bucket_alignment : 16;
+        return reader_fail_among(reader, BLAME("parallel.fsdp.bucket_elements", "parallel.fsdp.bucket_alignment"),
+                                 "bucket_elements %d is less than %d%s: such a bucket is all padding and overhead; allowed: 0 (a bucket "
+                                 "a unit), or %d and more", l->bucket_elements, least, least > 16 ? ", which is bucket_alignment" : "", least);
+    }
     return true;
 }
 
@@ -185,6 +193,32 @@ static bool set_precision(struct reader *reader, struct draft *draft)
     return true;
 }
 
+/* Each pattern freezes something, and something is left to train. */
+static bool check_frozen(struct reader *reader, const struct run_config *config)
+{
+    const char *list = config->train.frozen;
+    struct arena *arena = arena_new("frozen", false);
+    struct param_table params = param_table_new(&config->model, arena);
+    struct train_config one = config->train;
+    int frozen = 0;
+    bool good = true;
+    for (int i = 0; i < params.count; i++) frozen += train_is_frozen(&config->train, params.params[i].info.name);
+    while (*list && good) {
+        size_t length = strcspn(list, ",");
+        bool any = length == 0;
+        snprintf(one.frozen, sizeof one.frozen, "%.*s", (int)length, list);
+        for (int i = 0; i < params.count && !any; i++) any = train_is_frozen(&one, params.params[i].info.name);
+        if (!any) {
+            good = reader_fail(reader, "train.frozen", "'%s' is no parameter's name nor the beginning of one with * behind it; they are %s, %s ...",
+                               one.frozen, params.params[0].info.name, params.count > 1 ? params.params[1].info.name : "");
+        }
+        list += length + (list[length] == ',');
+    }
+    if (good && frozen == params.count) good = reader_fail(reader, "train.frozen", "'%s' freezes all %d parameters: nothing is left to train", config->train.frozen, frozen);
+    arena_free(arena);
+    return good;
+}
+
 bool validate_scenario(struct reader *reader, struct draft *draft)
 {
     struct run_config *config = &draft->scenario.config;
@@ -194,7 +228,7 @@ bool validate_scenario(struct reader *reader, struct draft *draft)
     l->send_sync = draft->send == 1;
     return check_heads(reader, &config->model) && check_ranks(reader, l) &&
            check_layers(reader, config->model.layers, l) && check_sharding(reader, l) &&
-           check_batch(reader, config->train.global_batch, l) && set_precision(reader, draft);
+           check_batch(reader, config->train.global_batch, l) && set_precision(reader, draft) && check_frozen(reader, config);
 }
 
 /* ---- size ---- */

@@ -8,7 +8,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-enum { FORCE_AFTER_US = 700000, STATUS_INTERRUPTED = 130 };
+enum { FORCE_AFTER_US = 700000, STATUS_INTERRUPTED = 130, STATUS_OWN_FAULT = 70 };
 
 static volatile int stop;
 static volatile sig_atomic_t pipe_closed;
@@ -20,6 +20,14 @@ static void end_by_force(int signal_number)
     (void)signal_number;
     if (temporary_set) unlink(temporary);
     _exit(STATUS_INTERRUPTED);
+}
+
+/* A mistake in hpsim itself has said so (sim/assertion.c): the promised status, and no half-written file. */
+static void on_abort(int signal_number)
+{
+    (void)signal_number;
+    if (temporary_set) unlink(temporary);
+    _exit(STATUS_OWN_FAULT);
 }
 
 static void on_stop(int signal_number)
@@ -46,6 +54,8 @@ void interrupt_install(void)
     sigaction(SIGTERM, &action, NULL);
     action.sa_handler = end_by_force;
     sigaction(SIGALRM, &action, NULL);
+    action.sa_handler = on_abort;
+    sigaction(SIGABRT, &action, NULL);
     action.sa_handler = on_pipe;
     sigaction(SIGPIPE, &action, NULL);
 }

@@ -16,6 +16,7 @@
 
 #include "model/loss_convention.h"
 #include "model/sites.h"
+#include "scenarios/call_due.h"
 #include "scenarios/check.h"
 #include "scenarios/facts.h"
 
@@ -136,6 +137,27 @@ static bool decided_otherwise(const struct record *record, const struct rank_rec
     return false;
 }
 
+/* A call in another group than is due moves other traffic, though members agree. */
+static void check_group(const struct evidence *e, struct check_output *output, const struct rank_record *rank)
+{
+    for (int i = 0; rank->communicator && i < communicator_calls(rank->communicator); i++) {
+        const struct call_record *call = communicator_call(rank->communicator, i);
+        const struct site *site = model_site_find(call->purpose);
+        struct call_due due;
+        bool counts = site == &site_amp_found_inf_reduce || site == &site_loss_token_count_reduce;
+        uint64_t least = site == &site_amp_found_inf_reduce ? 1 : loss_convention_of(&e->parallel->config)->counts_at_end ? 1 : 3;
+        if (!counts || strcmp(call->op, "all_reduce") != 0 || !call_due(&e->parallel->config, site, &due)) continue;
+        if (!strcmp(call->group, due.group) && call->count >= least) continue;
+        struct finding finding = finding_new(site, place_at(rank->rank, call->step, -1));
+        finding_pattern(&finding, "calls-differ");
+        finding_say(&finding, "rank %d calls %s in step %d in group %s with %llu elements where group %s and %llu are due", rank->rank,
+                    site->name, call->step, call->group, (unsigned long long)call->count, due.group, (unsigned long long)least);
+        check_value(output, 1, 0);
+        check_find(output, &finding);
+        return;
+    }
+}
+
 static void check_calls(const struct evidence *e, struct check_output *output, const struct rank_record *rank)
 {
     for (int s = 0; s < model_site_count(); s++) {
@@ -237,7 +259,10 @@ static void run(const struct evidence *e, struct check_output *output)
         check_skip(output, "the numbers stopped being finite, and the steps after that are left out");
         return;
     }
-    for (int r = 0; r < record->ranks; r++) check_calls(e, output, &record->rank[r]);
+    for (int r = 0; r < record->ranks; r++) {
+        check_calls(e, output, &record->rank[r]);
+        check_group(e, output, &record->rank[r]);
+    }
     for (int s = 0; s < model_site_count(); s++) {
         const struct site *site = model_site(s);
         if (site->kind == SITE_COMMUNICATION && !(site->facets & FACET_POINT_TO_POINT)) check_cost(e, output, site);

@@ -62,6 +62,16 @@ static void check_wire(const struct evidence *e, struct check_output *output, co
 
 /* ---- in memory ---- */
 
+/* fp16 has numbers of fewer bits near 0, where gradients lie: how many they have tells nothing then. */
+static bool has_few_exponents(const struct precision *p)
+{
+    for (int i = 0; i < PRECISION_PARTS; i++) {
+        if (format_traits[precision_part(p, i)].exponent_min > -126) return true;
+    }
+    return false;
+}
+
+
 struct bits { int64_t values; int most; };
 
 static struct bits bits_in(const struct record *record, const struct tensor_fact *fact)
@@ -137,7 +147,7 @@ static void check_stores(const struct evidence *e, struct check_output *output, 
         bool below = bits.values >= 64 && bits.most < bits_least(record, fact);
         /* Steps of one size swamp a parameter of few bits: nothing follows from how many it has. */
         bool tells = fact->kind == TENSOR_GRADIENT || format_traits[p->master].significand_bits >= 24;
-        if (below && (!tells || (fact->kind == TENSOR_PARAM && was_narrow(record, rank, fact)))) below = false;
+        if (below && (!tells || has_few_exponents(p) || (fact->kind == TENSOR_PARAM && was_narrow(record, rank, fact)))) below = false;
         if (above || below) find_store(e, output, rank->rank, fact, bits.most);
     }
 }
@@ -152,7 +162,7 @@ static void check_reductions(const struct evidence *e, struct check_output *outp
     int least = (narrow < declared ? narrow : declared) - 3;
     for (int i = 0; i < rank->reductions.count; i++) {
         const struct reduction_fact *fact = &rank->reductions.items[i];
-        bool above = fact->bits > declared && layout_data_ranks(&config->layout) > 1, below = fact->values >= 64 && fact->bits < least;
+        bool above = fact->bits > declared && layout_data_ranks(&config->layout) > 1, below = !has_few_exponents(p) && fact->values >= 64 && fact->bits < least;
         check_value(output, above || below, 0);
         if (!above && !below) continue;
         struct finding finding = finding_new(facts_reduction_site(config), place_at(rank->rank, fact->step, fact->microbatch));

@@ -153,7 +153,8 @@ static void check_probes(const struct evidence *e, struct check_output *output, 
 {
     const struct record *record = e->parallel;
     int D = layout_data_ranks(&record->config.layout), M = record->config.layout.microbatches;
-    if (fact->stage != GRADIENT_REDUCED || fact->probe_count < 2 * D * M) return;
+    const struct scale_fact *scale = facts_scale(rank, fact->step);
+    if (fact->stage != GRADIENT_REDUCED || fact->probe_count < 2 * D * M || (scale && scale->found)) return;
     for (int i = 0; i < fact->pieces * 2 * D * M; i++) {
         int parity = i / (D * M) % 2, data_rank = i / M % D;
         double due = uses_of(record, fact->unit) * loss_weight_due(record, fact->step, data_rank, i % M);

@@ -96,7 +96,7 @@ static void print_failed_check(const struct check_result *check, const struct te
         snprintf(line + used, sizeof line - (size_t)used, "; %d more findings", check->findings - 1);
     fprintf(t->file, "  ");
     terminal_print(t, STYLE_BAD, "FAIL");
-    terminal_paragraph(t, 2, check->id, 18, STYLE_BOLD, line);
+    terminal_paragraph(t, 2, check->id, 21, STYLE_BOLD, line);
 }
 
 static void print_check_names(const struct result *result, const struct terminal *t, enum check_status status,
