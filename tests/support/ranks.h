@@ -47,6 +47,7 @@ static void ranks_main(struct rank *rank, void *argument)
     struct ranks *ranks = argument;
     int id = rank_id(rank);
     ranks->communicators[id] = communicator_new(rank, &ranks->mesh);
+    communicator_watch(ranks->communicators[id]);
     ranks->body(ranks->communicators[id], id, ranks->context);
 }
 
