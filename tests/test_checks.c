@@ -423,6 +423,7 @@ START_TEST(determinism_sees_another_digest)
     evidence.repeats_count = 0;
     check_run_alone(check_find_by_id("determinism"), &evidence, &result, findings, 4);
     ck_assert_int_eq(result.status, CHECK_SKIP);
+    small_run_free(&run);
 }
 END_TEST
 
