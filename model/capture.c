@@ -27,13 +27,15 @@ static double gradient_norm(const struct program *p, const struct unit *unit, in
  *   values get; where a query sees one key only, nothing is left. A loss of eight bits is taken as noise. */
 static double terms_norm(const struct program *p, const struct unit *unit, int i)
 {
-    static const int matrix_of[] = {[LAYER_BQ] = LAYER_WQ, [LAYER_BK] = LAYER_WK, [LAYER_BV] = LAYER_WV, [LAYER_BO] = LAYER_WO,
-                                    [LAYER_B1] = LAYER_W1, [LAYER_B2] = LAYER_W2, [LAYER_B3] = LAYER_W3};
+    const struct param *params = p->run->params.params;
+    const struct param_info *info = &params[unit->params[i].param].info, *matrix = info;
     if (unit->index == 0 || unit->index == p->run->config->model.layers + 1) return 0;
-    int matrix = i >= LAYER_BQ ? matrix_of[i] : i;
-    double own = i >= LAYER_BQ ? gradient_norm(p, unit, matrix) : 0;
-    bool through_softmax = matrix == LAYER_WQ || matrix == LAYER_WK;
-    return through_softmax ? fmax(own, gradient_norm(p, unit, LAYER_WV) / 256) : own;
+    double own = 0;
+    if (info->of_matrix != PARAM_NONE) {
+        matrix = &params[unit->params[info->of_matrix].param].info;
+        own = gradient_norm(p, unit, info->of_matrix);
+    }
+    return matrix->through_softmax == PARAM_NONE ? own : fmax(own, gradient_norm(p, unit, matrix->through_softmax) / 256);
 }
 
 /* Which copy of an element this is: shards differ over dp_shard and are copied over dp_replicate. */

@@ -45,7 +45,8 @@ static void add_param(struct param_table *table, struct param_info info, int uni
 
 static struct param_info named(const char *name, int dims, int64_t rows, int64_t columns, bool is_norm)
 {
-    struct param_info info = {.dims = dims, .shape = {rows, columns}, .is_norm = is_norm};
+    struct param_info info = {.dims = dims, .shape = {rows, columns}, .is_norm = is_norm, .fan_in = columns,
+                              .of_matrix = PARAM_NONE, .through_softmax = PARAM_NONE};
     strncpy(info.name, name, sizeof info.name - 1);
     return info;
 }
@@ -53,12 +54,18 @@ static struct param_info named(const char *name, int dims, int64_t rows, int64_t
 struct param_table param_table_new(const struct model_config *model, struct arena *arena)
 {
     struct param_table table = {0};
-    table.params = arena_zalloc(arena, (size_t)(model->layers * LAYER_PARAMS_MAX + 3) * sizeof *table.params);
+    int count = 3, most = 0;
+    for (int layer = 0; layer < model->layers; layer++) {
+        int of_layer = layer_params_count(model, layer);
+        count += of_layer;
+        if (of_layer > most) most = of_layer;
+    }
+    struct param_info *infos = arena_zalloc(arena, (size_t)(most + 1) * sizeof *infos);
+    table.params = arena_zalloc(arena, (size_t)count * sizeof *table.params);
     add_param(&table, named("tok_embeddings.weight", 2, model->vocab, model->dim, false), 0);
     for (int layer = 0; layer < model->layers; layer++) {
-        struct param_info infos[LAYER_PARAMS_MAX];
-        int count = layer_params(model, layer, infos);
-        for (int i = 0; i < count; i++) add_param(&table, infos[i], layer + 1);
+        layer_params(model, layer, infos);
+        for (int i = 0; i < layer_params_count(model, layer); i++) add_param(&table, infos[i], layer + 1);
     }
     add_param(&table, named("norm.weight", 1, model->dim, 1, true), model->layers + 1);
     if (!model->tie_embeddings) add_param(&table, named("output.weight", 2, model->vocab, model->dim, false), model->layers + 1);

@@ -136,12 +136,12 @@ static struct layer_context layer_context(struct program *p, struct microbatch *
         .documents = config->model.document_mask ? mb->documents : NULL, .scratch = p->scratch};
 }
 
-static struct layer_weights weights_of(struct unit *unit, enum format storage, bool gradients)
+/* The unit's parameters, or gradients, as tensors; from the scratch arena. */
+static struct tensor *weights_of(struct program *p, struct unit *unit, bool gradients)
 {
-    struct layer_weights weights = {0};
-    for (int i = 0; i < unit->count; i++) {
-        weights.at[i] = gradients ? unit_grad_tensor(unit, i, storage) : unit_param_tensor(unit, i, storage);
-    }
+    struct tensor *weights = arena_alloc(p->scratch, (size_t)unit->count * sizeof *weights);
+    for (int i = 0; i < unit->count; i++)
+        weights[i] = gradients ? unit_grad_tensor(unit, i, storage_of(p)) : unit_param_tensor(unit, i, storage_of(p));
     return weights;
 }
 
@@ -298,9 +298,11 @@ void stage_forward(struct program *p, int microbatch)
             ops->embedding_forward(y, mb->tokens, unit_param_tensor(unit, 0, storage_of(p)));
             tensor_round(y, p->run->config->precision.residual);
         } else {
-            struct layer_weights weights = weights_of(unit, storage_of(p), false);
-            mb->layers[i] = layer_forward(&context, y, x, &weights, mb->arena);
-            advance(p, layer_forward_flops(model, rows_of(p)));
+            struct arena_mark mark = arena_mark(p->scratch);
+            context.layer = unit->index - 1;
+            mb->layers[i] = layer_forward(&context, y, x, weights_of(p, unit, false), mb->arena);
+            arena_release(p->scratch, mark);
+            advance(p, layer_forward_flops(model, context.layer, rows_of(p)));
         }
         tensor_site(p->run->plan, &site_layer_forward, where, y);
         if (p->run->plan) tensor_round(y, p->run->config->precision.residual); /* what deviates is stored as all else */
@@ -402,16 +404,18 @@ void stage_backward(struct program *p, int microbatch)
             void *probes;
             struct tensor dx = gradient_buffer(p, mb, &probes);
             unshard(p, unit, where, true);
-            struct layer_weights weights = weights_of(unit, storage_of(p), false), gradients = weights_of(unit, storage_of(p), true);
-            struct arena_mark mark = arena_mark(mb->arena); /* what the weights' part needs of the input's dies with it */
-            layer_backward_input(&context, dx, dy, &weights, mb->layers[i], mb->arena);
-            layer_backward_weight(&context, &gradients, mb->layers[i]);
+            context.layer = unit->index - 1;
+            struct arena_mark scratch = arena_mark(p->scratch), mark = arena_mark(mb->arena);
+            struct tensor *weights = weights_of(p, unit, false), *gradients = weights_of(p, unit, true); /* what the weights' part needs of the input's dies with it */
+            layer_backward_input(&context, dx, dy, weights, mb->layers[i], mb->arena);
+            layer_backward_weight(&context, gradients, mb->layers[i]);
             arena_release(mb->arena, mark);
+            arena_release(p->scratch, scratch);
             memcpy(probes, mb->output_probes, unit->probe_count * format_storage_bytes(storage_of(p)));
             tensor_site(p->run->plan, &site_layer_backward, where, dx);
             if (p->run->plan) tensor_round(dx, p->run->config->precision.residual);
             record_sketches(p, microbatch, unit->index, SKETCH_BACKWARD_OUT, dx);
-            advance(p, 2 * layer_forward_flops(model, rows_of(p)));
+            advance(p, 2 * layer_forward_flops(model, context.layer, rows_of(p)));
             mb->output_grad = dx;
             mb->output_probes = probes;
         }

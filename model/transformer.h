@@ -14,21 +14,28 @@
 #include "model/ops.h"
 #include "sim/arena.h"
 
-/* ---- parameters: the list of each unit, in a fixed order ---- */
-struct param_info { char name[64]; int dims; int64_t shape[2]; bool is_bias; bool is_norm; };
-enum { LAYER_PARAMS_MAX = 16 };
-enum layer_param { LAYER_ATTENTION_NORM, LAYER_WQ, LAYER_WK, LAYER_WV, LAYER_WO, LAYER_FFN_NORM, LAYER_W1, LAYER_W2, LAYER_W3,
-                   LAYER_BQ, LAYER_BK, LAYER_BV, LAYER_BO, LAYER_B1, LAYER_B2, LAYER_B3 }; /* biases only where model.bias */
-int layer_params(const struct model_config *model, int layer, struct param_info ret[LAYER_PARAMS_MAX]); /* 9 or 16 */
-
-/* Weights and gradients of one layer: tensors at the indices above. */
-struct layer_weights { struct tensor at[LAYER_PARAMS_MAX]; };
+/* ---- parameters: the list of each unit, in a fixed order ----
+ * A layer's are those of its blocks, one block after the other (model/layers.def); a block numbers its own from 0. */
+enum { PARAM_NONE = -1 };
+struct param_info {
+    char name[64];
+    int dims;                       /* 1 or 2 */
+    int64_t shape[2];               /* [out, in]; vectors [width] */
+    bool is_bias, is_norm;
+    bool writes_residual;           /* a matrix whose output is added to the residual stream */
+    int64_t fan_in;                 /* of a bias: its matrix' */
+    int of_matrix;                  /* of a bias: its matrix' index within the block; PARAM_NONE else */
+    int through_softmax;            /* its gradient comes through attention's softmax: the index of the values' matrix; PARAM_NONE else */
+};
+int layer_params_count(const struct model_config *model, int layer);
+void layer_params(const struct model_config *model, int layer, struct param_info *ret /* [layer_params_count] */);
 
 /* What the forward leaves for the backward; memory from `arena`, alive until backward_weight is done. */
 struct layer_saved;
 
 struct layer_context {                    /* what is the same for all layers of a micro-batch */
     const struct model_config *model;
+    int layer;                            /* of the layer that runs */
     const struct ops *ops;
     const struct precision *precision;    /* what results are rounded to */
     int64_t batch, seq;
@@ -37,13 +44,14 @@ struct layer_context {                    /* what is the same for all layers of 
     struct arena *scratch;                /* released before return */
 };
 
-/* y = layer(x); x, y [T, C]. y may not be x; x must stay alive for the backward. */
+/* weights, gradients: the layer's tensors in the order of layer_params.
+ * y = layer(x); x, y [T, C]. y may not be x; x must stay alive for the backward. */
 struct layer_saved *layer_forward(const struct layer_context *context, struct tensor y, struct tensor x,
-                                  const struct layer_weights *weights, struct arena *arena);
+                                  const struct tensor *weights, struct arena *arena);
 /* dx [T, C] from dy [T, C]; dy must stay alive until backward_weight. */
 void layer_backward_input(const struct layer_context *context, struct tensor dx, struct tensor dy,
-                          const struct layer_weights *weights, struct layer_saved *saved, struct arena *arena);
-void layer_backward_weight(const struct layer_context *context, struct layer_weights *gradients /* += */, struct layer_saved *saved);
+                          const struct tensor *weights, struct layer_saved *saved, struct arena *arena);
+void layer_backward_weight(const struct layer_context *context, struct tensor *gradients /* += */, struct layer_saved *saved);
 
 /* head: norm, output projection, cross-entropy per token. */
 struct head_weights { struct tensor norm, output; };
@@ -56,7 +64,7 @@ void head_backward_input(const struct layer_context *context, struct tensor dx, 
 void head_backward_weight(const struct layer_context *context, struct head_weights *gradients /* += */, struct head_saved *saved);
 
 /* Floating-point operations of one layer's forward on `tokens` rows, for the virtual clock (backward: twice). */
-double layer_forward_flops(const struct model_config *model, int64_t tokens);
+double layer_forward_flops(const struct model_config *model, int layer, int64_t tokens);
 
 /* Initial values of one parameter, full shape, by seed and name: N(0, 0.02^2) for embeddings and matrices
  * (wo and w2 divided by sqrt(2*layers)), ones for norms, zeros for biases. The same bits in fp32 and, widened, fp64:

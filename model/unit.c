@@ -45,6 +45,7 @@ void unit_init(struct unit *unit, const struct unit_context *context, int index,
 {
     int shards = context->shard_group->size;
     *unit = (struct unit){.index = index, .part = part, .count = params_count,
+                          .params = arena_zalloc(context->arena, (size_t)params_count * sizeof(struct unit_param)),
                           .sharded = context->config->layout.zero == ZERO_3};
     for (int i = 0; i < params_count; i++) {
         struct unit_param *p = &unit->params[i];

@@ -46,7 +46,7 @@ struct unit_piece { size_t from, count; size_t own_from, own_count, own_at; stru
 struct unit {
     int index, part;                 /* unit number; part 1: the tied copy of unit 0 on the last stage */
     int count;
-    struct unit_param params[LAYER_PARAMS_MAX];
+    struct unit_param *params;        /* [count] */
     struct slice *slices; int slices_count;
     struct unit_piece *pieces; int pieces_count; /* one, unless buckets cut through it */
     size_t full_count, trained_count;/* elements of full; those of them that have gradients */

@@ -19,7 +19,7 @@ enum { VARIANT_CAUSAL = 1, VARIANT_ROPE = 2, VARIANT_BIAS = 4, VARIANT_DOCUMENTS
 
 enum part { PART_LINEAR, PART_BLOCK, PART_LAYER, PART_HEAD, PART_EMBEDDING };
 
-enum { VARIABLES_MAX = LAYER_PARAMS_MAX + 3 };
+enum { PARAMS_MAX = 16, VARIABLES_MAX = PARAMS_MAX + 3 };
 struct variable { const char *name; struct tensor value, gradient; };
 
 /* One part of the model, with everything it reads, as a scalar function of its variables. */
@@ -31,7 +31,7 @@ struct problem {
     struct arena *data, *run;         /* what lives as long as the problem; one run */
     int32_t positions[ROWS], documents[ROWS], targets[ROWS], tokens[ROWS];
     struct tensor x, dx, cotangent;   /* loss = <cotangent, output> */
-    struct layer_weights weights, gradients;
+    struct tensor weights[PARAMS_MAX], gradients[PARAMS_MAX];
     struct head_weights head, head_gradients;
     struct tensor linear, linear_bias, linear_gradient, linear_bias_gradient;
     struct tensor output;             /* [T, width] or [T]: of the last run */
@@ -79,24 +79,22 @@ static void add_variable(struct problem *p, const char *name, struct tensor valu
     p->variable[p->variables++] = (struct variable){ name, value, gradient };
 }
 
-static bool block_owns(const struct layer_kind *kind, int param)
-{
-    return (param >= (int)kind->weight_first && param <= (int)kind->weight_last)
-           || (param >= (int)kind->bias_first && param <= (int)kind->bias_last);
-}
+enum { LAYER = 5 };
 
 static void make_layer_weights(struct problem *p)
 {
-    static struct param_info infos[LAYER_PARAMS_MAX]; /* names outlive the problem */
-    int count = layer_params(&p->model, 5, infos);
-    ck_assert_int_eq(count, p->model.bias ? 16 : 9);
+    static struct param_info infos[PARAMS_MAX]; /* names outlive the problem */
+    const struct layer_kind *kind = &layer_kinds[p->block];
+    int count = p->part == PART_LAYER ? layer_params_count(&p->model, LAYER) : kind->params(&p->model, LAYER, NULL);
+    ck_assert_int_le(count, PARAMS_MAX);
+    if (p->part == PART_LAYER) layer_params(&p->model, LAYER, infos);
+    else ck_assert_int_eq(kind->params(&p->model, LAYER, infos), count);
     for (int i = 0; i < count; i++) {
         const struct param_info *info = &infos[i];
-        p->weights.at[i] = make(p, info->shape[0], info->dims == 2 ? info->shape[1] : 0);
-        p->gradients.at[i] = make(p, info->shape[0], info->dims == 2 ? info->shape[1] : 0);
-        fill(p->weights.at[i], info->name, info->is_norm ? 1.0 : 0.0, info->dims == 2 ? 0.3 : 0.2);
-        if (p->part == PART_LAYER || block_owns(&layer_kinds[p->block], i))
-            add_variable(p, info->name, p->weights.at[i], p->gradients.at[i]);
+        p->weights[i] = make(p, info->shape[0], info->dims == 2 ? info->shape[1] : 0);
+        p->gradients[i] = make(p, info->shape[0], info->dims == 2 ? info->shape[1] : 0);
+        fill(p->weights[i], info->name, info->is_norm ? 1.0 : 0.0, info->dims == 2 ? 0.3 : 0.2);
+        add_variable(p, info->name, p->weights[i], p->gradients[i]);
     }
 }
 
@@ -131,7 +129,7 @@ static struct problem *problem_new(enum part part, enum layer_kind_index block, 
     static const struct precision plain[2] = {{FORMAT_FP32, FORMAT_FP32, FORMAT_FP32, FORMAT_FP32, FORMAT_FP32, FORMAT_FP32, FORMAT_FP32, FORMAT_FP32}, {0}};
     p->context = (struct layer_context){
         .precision = &plain[storage == FORMAT_FP64],
-        .model = &p->model, .ops = get_ops(storage), .batch = BATCH, .seq = SEQ, .positions = p->positions,
+        .model = &p->model, .layer = LAYER, .ops = get_ops(storage), .batch = BATCH, .seq = SEQ, .positions = p->positions,
         .documents = p->model.document_mask ? p->documents : NULL, .scratch = arena_new("test scratch", true),
     };
     make_inputs(p);
@@ -218,21 +216,21 @@ static void run_rows(struct problem *p, int what, int first, int count)
     bool backward = what != FORWARD;
 
     if (p->part == PART_BLOCK) {
-        void *saved = kind->forward(&context, y, x, &p->weights, p->run);
+        void *saved = kind->forward(&context, y, x, p->weights, p->run);
         if (backward)
-            kind->backward_input(&context, dx, dy, &p->weights, saved, p->run);
+            kind->backward_input(&context, dx, dy, p->weights, saved, p->run);
         if (what & POISON)
             poison_weights(p);
         if (backward)
-            kind->backward_weight(&context, &p->gradients, saved);
+            kind->backward_weight(&context, p->gradients, saved);
     } else if (p->part == PART_LAYER) {
-        struct layer_saved *saved = layer_forward(&context, y, x, &p->weights, p->run);
+        struct layer_saved *saved = layer_forward(&context, y, x, p->weights, p->run);
         if (backward)
-            layer_backward_input(&context, dx, dy, &p->weights, saved, p->run);
+            layer_backward_input(&context, dx, dy, p->weights, saved, p->run);
         if (what & POISON)
             poison_weights(p);
         if (backward)
-            layer_backward_weight(&context, &p->gradients, saved);
+            layer_backward_weight(&context, p->gradients, saved);
     } else if (p->part == PART_HEAD) {
         struct head_saved *saved = head_forward(&context, y, x, targets, &p->head, p->run);
         if (backward)
@@ -301,7 +299,7 @@ static double norm(const double *x, int64_t n)
 static double gradient_scale(struct problem *p, const struct variable *v)
 {
     if (strcmp(v->name, "layers.5.attention.wk.bias") == 0 && !p->model.rope)
-        v = v - (LAYER_BK - LAYER_BQ);
+        v--; /* biases of queries and keys follow each other */
     return norm(values(v->gradient), tensor_count(v->gradient));
 }
 
@@ -523,22 +521,41 @@ END_TEST
 START_TEST(test_params)
 {
     struct model_config model = { .dim = DIM, .heads = HEADS, .kv_heads = KV_HEADS, .head_dim = HEAD_DIM, .ffn = FFN };
-    struct param_info infos[LAYER_PARAMS_MAX];
-    ck_assert_int_eq(layer_params(&model, 0, infos), 9);
+    static const struct { const char *name; int dims; int64_t rows, columns; bool norm, bias; } due[] = {
+        { "attention_norm.weight", 1, DIM, 0, true, false },
+        { "attention.wq.weight", 2, HEADS * HEAD_DIM, DIM, false, false },
+        { "attention.wk.weight", 2, KV_HEADS * HEAD_DIM, DIM, false, false },
+        { "attention.wv.weight", 2, KV_HEADS * HEAD_DIM, DIM, false, false },
+        { "attention.wo.weight", 2, DIM, HEADS * HEAD_DIM, false, false },
+        { "attention.wq.bias", 1, HEADS * HEAD_DIM, 0, false, true },
+        { "attention.wk.bias", 1, KV_HEADS * HEAD_DIM, 0, false, true },
+        { "attention.wv.bias", 1, KV_HEADS * HEAD_DIM, 0, false, true },
+        { "attention.wo.bias", 1, DIM, 0, false, true },
+        { "ffn_norm.weight", 1, DIM, 0, true, false },
+        { "feed_forward.w1.weight", 2, FFN, DIM, false, false },
+        { "feed_forward.w2.weight", 2, DIM, FFN, false, false },
+        { "feed_forward.w3.weight", 2, FFN, DIM, false, false },
+        { "feed_forward.w1.bias", 1, FFN, 0, false, true },
+        { "feed_forward.w2.bias", 1, DIM, 0, false, true },
+        { "feed_forward.w3.bias", 1, FFN, 0, false, true },
+    };
+    enum { DUE = sizeof due / sizeof due[0] };
+    struct param_info infos[DUE];
+    ck_assert_int_eq(layer_params_count(&model, 0), 9);
     model.bias = true;
-    ck_assert_int_eq(layer_params(&model, 12, infos), 16);
-    ck_assert_str_eq(infos[LAYER_ATTENTION_NORM].name, "layers.12.attention_norm.weight");
-    ck_assert_str_eq(infos[LAYER_WK].name, "layers.12.attention.wk.weight");
-    ck_assert_str_eq(infos[LAYER_BK].name, "layers.12.attention.wk.bias");
-    ck_assert_str_eq(infos[LAYER_W2].name, "layers.12.feed_forward.w2.weight");
-    ck_assert(infos[LAYER_WK].shape[0] == KV_HEADS * HEAD_DIM && infos[LAYER_WK].shape[1] == DIM);
-    ck_assert(infos[LAYER_WO].shape[0] == DIM && infos[LAYER_WO].shape[1] == HEADS * HEAD_DIM);
-    ck_assert(infos[LAYER_W2].shape[0] == DIM && infos[LAYER_W2].shape[1] == FFN && infos[LAYER_W2].dims == 2);
-    ck_assert(infos[LAYER_BQ].shape[0] == HEADS * HEAD_DIM && infos[LAYER_BQ].dims == 1 && infos[LAYER_BQ].is_bias);
-    ck_assert(infos[LAYER_FFN_NORM].is_norm && infos[LAYER_FFN_NORM].dims == 1 && !infos[LAYER_FFN_NORM].is_bias);
-    for (int i = 0; i < LAYER_PARAMS_MAX; i++)
-        for (int k = 0; k < i; k++)
-            ck_assert_str_ne(infos[i].name, infos[k].name);
+    ck_assert_int_eq(layer_params_count(&model, 12), DUE);
+    layer_params(&model, 12, infos);
+    for (int i = 0; i < DUE; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "layers.12.%s", due[i].name);
+        ck_assert_str_eq(infos[i].name, name);
+        ck_assert(infos[i].dims == due[i].dims && infos[i].is_norm == due[i].norm && infos[i].is_bias == due[i].bias);
+        ck_assert(infos[i].shape[0] == due[i].rows && (infos[i].dims == 1 || infos[i].shape[1] == due[i].columns));
+        if (!infos[i].is_bias) continue;
+        const struct param_info *matrix = &infos[infos[i].of_matrix]; /* whose rows it has, and whose name */
+        ck_assert(matrix->dims == 2 && matrix->shape[0] == infos[i].shape[0] && matrix->shape[1] == infos[i].fan_in);
+        ck_assert_int_eq(strncmp(matrix->name, infos[i].name, strlen(infos[i].name) - strlen("bias")), 0);
+    }
 }
 END_TEST
 
@@ -549,8 +566,8 @@ START_TEST(test_flops)
                                   .seq = SEQ };
     double matrices = 2.0 * ROWS * (DIM * 60 + 2 * DIM * 20 + 60 * DIM + 3 * DIM * FFN);
     double scores = 4.0 * ROWS * SEQ * 60;
-    ck_assert(layer_forward_flops(&model, ROWS) == matrices + scores);
-    ck_assert(layer_forward_flops(&model, 5 * ROWS) == 5 * (matrices + scores));
+    ck_assert(layer_forward_flops(&model, 0, ROWS) == matrices + scores);
+    ck_assert(layer_forward_flops(&model, 0, 5 * ROWS) == 5 * (matrices + scores));
 }
 END_TEST
 

@@ -367,6 +367,7 @@ static struct param_info matrix(const char *name)
 {
     struct param_info info = { .dims = 2, .shape = { ROWS, COLUMNS } };
     snprintf(info.name, sizeof info.name, "%s", name);
+    info.writes_residual = strstr(name, ".wo.") || strstr(name, ".w2.");
     return info;
 }
 

@@ -16,7 +16,25 @@
  * Pre-norm as in GPT-2; RMSNorm: Zhang & Sennrich 2019; RoPE: Su et al. 2021. */
 #include "model/layers/layers.h"
 #include "model/layers/linear.h"
+#include "model/params.h"
 #include "model/precision.h"
+
+enum { NORM, WQ, WK, WV, WO, BQ, BK, BV, BO }; /* biases only where model.bias */
+
+int attention_block_params(const struct model_config *model, int layer, struct param_info *ret)
+{
+    int64_t q_width = (int64_t)model->heads * model->head_dim, kv_width = (int64_t)model->kv_heads * model->head_dim;
+    if (!ret) return model->bias ? BO + 1 : WO + 1;
+    ret[NORM] = param_norm(layer, "attention_norm", model->dim);
+    ret[WQ] = param_matrix(layer, "attention.wq", q_width, model->dim);
+    ret[WK] = param_matrix(layer, "attention.wk", kv_width, model->dim);
+    ret[WV] = param_matrix(layer, "attention.wv", kv_width, model->dim);
+    ret[WO] = param_matrix(layer, "attention.wo", model->dim, q_width);
+    ret[WO].writes_residual = true;
+    ret[WQ].through_softmax = ret[WK].through_softmax = WV;
+    for (int i = WQ; model->bias && i <= WO; i++) ret[i - WQ + BQ] = param_bias(&ret[i], i);
+    return attention_block_params(model, layer, NULL);
+}
 
 struct attention_saved {
     struct tensor x, rstd, normed;    /* the norm's input, 1/rms, output */
@@ -42,7 +60,7 @@ static void *attention_scratch_alloc(const struct layer_context *context)
 
 /* q, k, v from the normed input, q and k turned. */
 static void attention_project(const struct layer_context *context, struct attention_saved *saved,
-                              const struct layer_weights *weights, struct arena *arena)
+                              const struct tensor *weights, struct arena *arena)
 {
     const struct model_config *model = context->model;
     const struct ops *ops = context->ops;
@@ -52,9 +70,9 @@ static void attention_project(const struct layer_context *context, struct attent
     saved->k = layer_matrix_alloc(context, kv_width, arena);
     saved->v = layer_matrix_alloc(context, kv_width, arena);
     enum format format = precision_activation(context->precision);
-    linear_forward(context, format, saved->q, saved->normed, weights->at[LAYER_WQ], layer_bias(context, weights, LAYER_BQ));
-    linear_forward(context, format, saved->k, saved->normed, weights->at[LAYER_WK], layer_bias(context, weights, LAYER_BK));
-    linear_forward(context, format, saved->v, saved->normed, weights->at[LAYER_WV], layer_bias(context, weights, LAYER_BV));
+    linear_forward(context, format, saved->q, saved->normed, weights[WQ], layer_bias(context, weights, BQ));
+    linear_forward(context, format, saved->k, saved->normed, weights[WK], layer_bias(context, weights, BK));
+    linear_forward(context, format, saved->v, saved->normed, weights[WV], layer_bias(context, weights, BV));
     if (model->rope) {
         ops->rope_forward(attention_heads_3d(context, saved->q, model->heads), context->positions, model->rope_base);
         ops->rope_forward(attention_heads_3d(context, saved->k, model->kv_heads), context->positions,
@@ -65,7 +83,7 @@ static void attention_project(const struct layer_context *context, struct attent
 }
 
 void *attention_block_forward(const struct layer_context *context, struct tensor y, struct tensor x,
-                              const struct layer_weights *weights, struct arena *arena)
+                              const struct tensor *weights, struct arena *arena)
 {
     const struct model_config *model = context->model;
     const struct ops *ops = context->ops;
@@ -74,7 +92,7 @@ void *attention_block_forward(const struct layer_context *context, struct tensor
     saved->x = x;
     saved->rstd = layer_vector_alloc(context, layer_rows(context), arena);
     saved->normed = layer_matrix_alloc(context, model->dim, arena);
-    ops->rmsnorm_forward(saved->normed, saved->rstd, x, weights->at[LAYER_ATTENTION_NORM], model->norm_eps);
+    ops->rmsnorm_forward(saved->normed, saved->rstd, x, weights[NORM], model->norm_eps);
     tensor_round(saved->normed, precision_activation(context->precision));
     attention_project(context, saved, weights, arena);
 
@@ -90,15 +108,15 @@ void *attention_block_forward(const struct layer_context *context, struct tensor
     arena_release(context->scratch, mark);
     tensor_round(saved->out, precision_activation(context->precision));
 
-    linear_forward(context, precision_activation(context->precision), y, saved->out, weights->at[LAYER_WO],
-                   layer_bias(context, weights, LAYER_BO));
+    linear_forward(context, precision_activation(context->precision), y, saved->out, weights[WO],
+                   layer_bias(context, weights, BO));
     ops->vector_add(y.data, x.data, y.data, (size_t)tensor_count(y));
     tensor_round(y, context->precision->residual);
     return saved;
 }
 
 void attention_block_backward_input(const struct layer_context *context, struct tensor dx, struct tensor dy,
-                                    const struct layer_weights *weights, void *block_saved, struct arena *arena)
+                                    const struct tensor *weights, void *block_saved, struct arena *arena)
 {
     const struct model_config *model = context->model;
     const struct ops *ops = context->ops;
@@ -113,7 +131,7 @@ void attention_block_backward_input(const struct layer_context *context, struct 
     struct arena_mark mark = arena_mark(context->scratch);
     struct tensor d_out = layer_matrix_alloc(context, q_width, context->scratch);
     enum format format = precision_activation(context->precision);
-    linear_backward_input(context, format, d_out, dy, weights->at[LAYER_WO], false);
+    linear_backward_input(context, format, d_out, dy, weights[WO], false);
     ops->attention_backward(attention_heads_4d(context, saved->dq, heads),
                             attention_heads_4d(context, saved->dk, kv_heads),
                             attention_heads_4d(context, saved->dv, kv_heads), attention_heads_4d(context, d_out, heads),
@@ -132,29 +150,29 @@ void attention_block_backward_input(const struct layer_context *context, struct 
     tensor_round(saved->dv, format);
 
     saved->dnormed = layer_matrix_alloc(context, model->dim, arena);
-    linear_backward_input(context, format, saved->dnormed, saved->dq, weights->at[LAYER_WQ], false);
-    linear_backward_input(context, format, saved->dnormed, saved->dk, weights->at[LAYER_WK], true);
-    linear_backward_input(context, format, saved->dnormed, saved->dv, weights->at[LAYER_WV], true);
-    ops->rmsnorm_backward_input(dx, saved->dnormed, saved->x, weights->at[LAYER_ATTENTION_NORM], saved->rstd);
+    linear_backward_input(context, format, saved->dnormed, saved->dq, weights[WQ], false);
+    linear_backward_input(context, format, saved->dnormed, saved->dk, weights[WK], true);
+    linear_backward_input(context, format, saved->dnormed, saved->dv, weights[WV], true);
+    ops->rmsnorm_backward_input(dx, saved->dnormed, saved->x, weights[NORM], saved->rstd);
     ops->vector_add(dx.data, dy.data, dx.data, (size_t)tensor_count(dx));
     tensor_round(dx, context->precision->residual);
 }
 
-void attention_block_backward_weight(const struct layer_context *context, struct layer_weights *gradients,
+void attention_block_backward_weight(const struct layer_context *context, struct tensor *gradients,
                                      void *block_saved)
 {
     const struct ops *ops = context->ops;
     const struct attention_saved *saved = block_saved;
 
-    linear_backward_weight(context, gradients->at[LAYER_WO], layer_bias(context, gradients, LAYER_BO), saved->dy,
+    linear_backward_weight(context, gradients[WO], layer_bias(context, gradients, BO), saved->dy,
                            saved->out);
-    linear_backward_weight(context, gradients->at[LAYER_WQ], layer_bias(context, gradients, LAYER_BQ), saved->dq,
+    linear_backward_weight(context, gradients[WQ], layer_bias(context, gradients, BQ), saved->dq,
                            saved->normed);
-    linear_backward_weight(context, gradients->at[LAYER_WK], layer_bias(context, gradients, LAYER_BK), saved->dk,
+    linear_backward_weight(context, gradients[WK], layer_bias(context, gradients, BK), saved->dk,
                            saved->normed);
-    linear_backward_weight(context, gradients->at[LAYER_WV], layer_bias(context, gradients, LAYER_BV), saved->dv,
+    linear_backward_weight(context, gradients[WV], layer_bias(context, gradients, BV), saved->dv,
                            saved->normed);
-    ops->rmsnorm_backward_weight(gradients->at[LAYER_ATTENTION_NORM], saved->dnormed, saved->x, saved->rstd);
+    ops->rmsnorm_backward_weight(gradients[NORM], saved->dnormed, saved->x, saved->rstd);
 }
 
 /* Scores and the weighted sum of values: 2 x 2 S D a query and head. The causal mask is not taken off,

@@ -10,7 +10,22 @@
  *   dW2 += dy^T a   dW1 += dg^T n   dW3 += du^T n   dw_norm += rmsnorm'(dn, x) */
 #include "model/layers/layers.h"
 #include "model/layers/linear.h"
+#include "model/params.h"
 #include "model/precision.h"
+
+enum { NORM, W1, W2, W3, B1, B2, B3 }; /* biases only where model.bias */
+
+int feed_forward_params(const struct model_config *model, int layer, struct param_info *ret)
+{
+    if (!ret) return model->bias ? B3 + 1 : W3 + 1;
+    ret[NORM] = param_norm(layer, "ffn_norm", model->dim);
+    ret[W1] = param_matrix(layer, "feed_forward.w1", model->ffn, model->dim);
+    ret[W2] = param_matrix(layer, "feed_forward.w2", model->dim, model->ffn);
+    ret[W2].writes_residual = true;
+    ret[W3] = param_matrix(layer, "feed_forward.w3", model->ffn, model->dim);
+    for (int i = W1; model->bias && i <= W3; i++) ret[i - W1 + B1] = param_bias(&ret[i], i);
+    return feed_forward_params(model, layer, NULL);
+}
 
 struct feed_forward_saved {
     struct tensor x, rstd, normed;     /* the norm's input, 1/rms, output */
@@ -19,7 +34,7 @@ struct feed_forward_saved {
 };
 
 void *feed_forward_forward(const struct layer_context *context, struct tensor y, struct tensor x,
-                           const struct layer_weights *weights, struct arena *arena)
+                           const struct tensor *weights, struct arena *arena)
 {
     const struct model_config *model = context->model;
     const struct ops *ops = context->ops;
@@ -29,25 +44,25 @@ void *feed_forward_forward(const struct layer_context *context, struct tensor y,
     saved->rstd = layer_vector_alloc(context, layer_rows(context), arena);
     saved->normed = layer_matrix_alloc(context, model->dim, arena);
     enum format format = precision_activation(context->precision);
-    ops->rmsnorm_forward(saved->normed, saved->rstd, x, weights->at[LAYER_FFN_NORM], model->norm_eps);
+    ops->rmsnorm_forward(saved->normed, saved->rstd, x, weights[NORM], model->norm_eps);
     tensor_round(saved->normed, format);
 
     saved->gate = layer_matrix_alloc(context, model->ffn, arena);
     saved->up = layer_matrix_alloc(context, model->ffn, arena);
     saved->activated = layer_matrix_alloc(context, model->ffn, arena);
-    linear_forward(context, format, saved->gate, saved->normed, weights->at[LAYER_W1], layer_bias(context, weights, LAYER_B1));
-    linear_forward(context, format, saved->up, saved->normed, weights->at[LAYER_W3], layer_bias(context, weights, LAYER_B3));
+    linear_forward(context, format, saved->gate, saved->normed, weights[W1], layer_bias(context, weights, B1));
+    linear_forward(context, format, saved->up, saved->normed, weights[W3], layer_bias(context, weights, B3));
     ops->swiglu_forward(saved->activated, saved->gate, saved->up);
     tensor_round(saved->activated, format);
 
-    linear_forward(context, format, y, saved->activated, weights->at[LAYER_W2], layer_bias(context, weights, LAYER_B2));
+    linear_forward(context, format, y, saved->activated, weights[W2], layer_bias(context, weights, B2));
     ops->vector_add(y.data, x.data, y.data, (size_t)tensor_count(y));
     tensor_round(y, context->precision->residual);
     return saved;
 }
 
 void feed_forward_backward_input(const struct layer_context *context, struct tensor dx, struct tensor dy,
-                                 const struct layer_weights *weights, void *block_saved, struct arena *arena)
+                                 const struct tensor *weights, void *block_saved, struct arena *arena)
 {
     const struct model_config *model = context->model;
     const struct ops *ops = context->ops;
@@ -59,33 +74,33 @@ void feed_forward_backward_input(const struct layer_context *context, struct ten
     struct arena_mark mark = arena_mark(context->scratch);
     struct tensor d_activated = layer_matrix_alloc(context, model->ffn, context->scratch);
     enum format format = precision_activation(context->precision);
-    linear_backward_input(context, format, d_activated, dy, weights->at[LAYER_W2], false);
+    linear_backward_input(context, format, d_activated, dy, weights[W2], false);
     ops->swiglu_backward(saved->dgate, saved->dup, d_activated, saved->gate, saved->up);
     tensor_round(saved->dgate, format);
     tensor_round(saved->dup, format);
     arena_release(context->scratch, mark);
 
     saved->dnormed = layer_matrix_alloc(context, model->dim, arena);
-    linear_backward_input(context, format, saved->dnormed, saved->dgate, weights->at[LAYER_W1], false);
-    linear_backward_input(context, format, saved->dnormed, saved->dup, weights->at[LAYER_W3], true);
-    ops->rmsnorm_backward_input(dx, saved->dnormed, saved->x, weights->at[LAYER_FFN_NORM], saved->rstd);
+    linear_backward_input(context, format, saved->dnormed, saved->dgate, weights[W1], false);
+    linear_backward_input(context, format, saved->dnormed, saved->dup, weights[W3], true);
+    ops->rmsnorm_backward_input(dx, saved->dnormed, saved->x, weights[NORM], saved->rstd);
     ops->vector_add(dx.data, dy.data, dx.data, (size_t)tensor_count(dx));
     tensor_round(dx, context->precision->residual);
 }
 
-void feed_forward_backward_weight(const struct layer_context *context, struct layer_weights *gradients,
+void feed_forward_backward_weight(const struct layer_context *context, struct tensor *gradients,
                                   void *block_saved)
 {
     const struct ops *ops = context->ops;
     const struct feed_forward_saved *saved = block_saved;
 
-    linear_backward_weight(context, gradients->at[LAYER_W2], layer_bias(context, gradients, LAYER_B2), saved->dy,
+    linear_backward_weight(context, gradients[W2], layer_bias(context, gradients, B2), saved->dy,
                            saved->activated);
-    linear_backward_weight(context, gradients->at[LAYER_W1], layer_bias(context, gradients, LAYER_B1), saved->dgate,
+    linear_backward_weight(context, gradients[W1], layer_bias(context, gradients, B1), saved->dgate,
                            saved->normed);
-    linear_backward_weight(context, gradients->at[LAYER_W3], layer_bias(context, gradients, LAYER_B3), saved->dup,
+    linear_backward_weight(context, gradients[W3], layer_bias(context, gradients, B3), saved->dup,
                            saved->normed);
-    ops->rmsnorm_backward_weight(gradients->at[LAYER_FFN_NORM], saved->dnormed, saved->x, saved->rstd);
+    ops->rmsnorm_backward_weight(gradients[NORM], saved->dnormed, saved->x, saved->rstd);
 }
 
 double feed_forward_forward_flops(const struct model_config *model, int64_t tokens)

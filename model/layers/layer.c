@@ -9,20 +9,44 @@
 #include "sim/assertion.h"
 
 const struct layer_kind layer_kinds[LAYER_KIND_COUNT] = {
-#define LAYER(name, weight_first, weight_last, bias_first, bias_last)                                                \
-    [LAYER_KIND_##name] = { #name, weight_first, weight_last, bias_first, bias_last, name##_forward,                 \
-                            name##_backward_input, name##_backward_weight, name##_forward_flops },
+#define LAYER(name)                                                                                \
+    [LAYER_KIND_##name] = { #name, name##_params, name##_forward, name##_backward_input,           \
+                            name##_backward_weight, name##_forward_flops },
 #include "model/layers.def"
 #undef LAYER
 };
 
-/* What a layer of this model is made of, in forward order. */
-enum { BLOCKS = 2 };
-static const enum layer_kind_index layer_blocks[BLOCKS] = { LAYER_KIND_attention_block, LAYER_KIND_feed_forward };
+/* What a layer of this model is made of. */
+struct layer_blocks layer_blocks(const struct model_config *model, int layer)
+{
+    struct layer_blocks blocks = { .kind = { LAYER_KIND_attention_block, LAYER_KIND_feed_forward } };
+    for (int i = 0; i < LAYER_BLOCKS; i++)
+        blocks.weights_at[i + 1] = blocks.weights_at[i] + layer_kinds[blocks.kind[i]].params(model, layer, NULL);
+    return blocks;
+}
 
 struct layer_saved {
-    void *block[BLOCKS];
+    struct layer_blocks blocks;
+    void *block[LAYER_BLOCKS];
 };
+
+int layer_params_count(const struct model_config *model, int layer)
+{
+    return layer_blocks(model, layer).weights_at[LAYER_BLOCKS];
+}
+
+void layer_params(const struct model_config *model, int layer, struct param_info *ret)
+{
+    struct layer_blocks blocks = layer_blocks(model, layer);
+    for (int i = 0; i < LAYER_BLOCKS; i++) {
+        int first = blocks.weights_at[i];
+        layer_kinds[blocks.kind[i]].params(model, layer, ret + first);
+        for (int k = first; k < blocks.weights_at[i + 1]; k++) {
+            if (ret[k].of_matrix != PARAM_NONE) ret[k].of_matrix += first;
+            if (ret[k].through_softmax != PARAM_NONE) ret[k].through_softmax += first;
+        }
+    }
+}
 
 static void layer_check(const struct layer_context *context, struct tensor t)
 {
@@ -31,44 +55,46 @@ static void layer_check(const struct layer_context *context, struct tensor t)
 }
 
 struct layer_saved *layer_forward(const struct layer_context *context, struct tensor y, struct tensor x,
-                                  const struct layer_weights *weights, struct arena *arena)
+                                  const struct tensor *weights, struct arena *arena)
 {
     layer_check(context, x);
     layer_check(context, y);
     ASSERT(x.data != y.data);
     struct layer_saved *saved = arena_zalloc(arena, sizeof *saved);
-    for (int i = 0; i < BLOCKS; i++) {
-        struct tensor out = i == BLOCKS - 1 ? y : layer_matrix_alloc(context, context->model->dim, arena);
-        saved->block[i] = layer_kinds[layer_blocks[i]].forward(context, out, x, weights, arena);
+    saved->blocks = layer_blocks(context->model, context->layer);
+    for (int i = 0; i < LAYER_BLOCKS; i++) {
+        struct tensor out = i == LAYER_BLOCKS - 1 ? y : layer_matrix_alloc(context, context->model->dim, arena);
+        saved->block[i] = layer_kinds[saved->blocks.kind[i]].forward(context, out, x, weights + saved->blocks.weights_at[i], arena);
         x = out;
     }
     return saved;
 }
 
 void layer_backward_input(const struct layer_context *context, struct tensor dx, struct tensor dy,
-                          const struct layer_weights *weights, struct layer_saved *saved, struct arena *arena)
+                          const struct tensor *weights, struct layer_saved *saved, struct arena *arena)
 {
     layer_check(context, dx);
     layer_check(context, dy);
     ASSERT(dx.data != dy.data);
-    for (int i = BLOCKS - 1; i >= 0; i--) {
+    for (int i = LAYER_BLOCKS - 1; i >= 0; i--) {
         struct tensor in = i == 0 ? dx : layer_matrix_alloc(context, context->model->dim, arena);
-        layer_kinds[layer_blocks[i]].backward_input(context, in, dy, weights, saved->block[i], arena);
+        layer_kinds[saved->blocks.kind[i]].backward_input(context, in, dy, weights + saved->blocks.weights_at[i], saved->block[i], arena);
         dy = in;
     }
 }
 
-void layer_backward_weight(const struct layer_context *context, struct layer_weights *gradients,
+void layer_backward_weight(const struct layer_context *context, struct tensor *gradients,
                            struct layer_saved *saved)
 {
-    for (int i = BLOCKS - 1; i >= 0; i--)
-        layer_kinds[layer_blocks[i]].backward_weight(context, gradients, saved->block[i]);
+    for (int i = LAYER_BLOCKS - 1; i >= 0; i--)
+        layer_kinds[saved->blocks.kind[i]].backward_weight(context, gradients + saved->blocks.weights_at[i], saved->block[i]);
 }
 
-double layer_forward_flops(const struct model_config *model, int64_t tokens)
+double layer_forward_flops(const struct model_config *model, int layer, int64_t tokens)
 {
     double flops = 0;
-    for (int i = 0; i < BLOCKS; i++)
-        flops += layer_kinds[layer_blocks[i]].forward_flops(model, tokens);
+    struct layer_blocks blocks = layer_blocks(model, layer);
+    for (int i = 0; i < LAYER_BLOCKS; i++)
+        flops += layer_kinds[blocks.kind[i]].forward_flops(model, tokens);
     return flops;
 }

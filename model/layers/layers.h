@@ -11,34 +11,39 @@
 
 struct layer_kind {
     const char *name;
-    enum layer_param weight_first, weight_last; /* its own parameters, both ends inclusive */
-    enum layer_param bias_first, bias_last;     /* only where model.bias */
+    int (*params)(const struct model_config *model, int layer, struct param_info *ret); /* how many; ret NULL: only that */
     void *(*forward)(const struct layer_context *context, struct tensor y, struct tensor x,
-                     const struct layer_weights *weights, struct arena *arena);
+                     const struct tensor *weights, struct arena *arena);
     void (*backward_input)(const struct layer_context *context, struct tensor dx, struct tensor dy,
-                           const struct layer_weights *weights, void *saved, struct arena *arena);
-    void (*backward_weight)(const struct layer_context *context, struct layer_weights *gradients, void *saved);
+                           const struct tensor *weights, void *saved, struct arena *arena);
+    void (*backward_weight)(const struct layer_context *context, struct tensor *gradients, void *saved);
     double (*forward_flops)(const struct model_config *model, int64_t tokens);
 };
 
 enum layer_kind_index {
-#define LAYER(name, ...) LAYER_KIND_##name,
+#define LAYER(name) LAYER_KIND_##name,
 #include "model/layers.def"
 #undef LAYER
     LAYER_KIND_COUNT
 };
 extern const struct layer_kind layer_kinds[LAYER_KIND_COUNT];
 
-#define LAYER(name, ...)                                                                                      \
+#define LAYER(name)                                                                                           \
+    int name##_params(const struct model_config *model, int layer, struct param_info *ret);                   \
     void *name##_forward(const struct layer_context *context, struct tensor y, struct tensor x,               \
-                         const struct layer_weights *weights, struct arena *arena);                           \
+                         const struct tensor *weights, struct arena *arena);                           \
     void name##_backward_input(const struct layer_context *context, struct tensor dx, struct tensor dy,       \
-                               const struct layer_weights *weights, void *saved, struct arena *arena);        \
-    void name##_backward_weight(const struct layer_context *context, struct layer_weights *gradients,         \
+                               const struct tensor *weights, void *saved, struct arena *arena);        \
+    void name##_backward_weight(const struct layer_context *context, struct tensor *gradients,         \
                                 void *saved);                                                                 \
     double name##_forward_flops(const struct model_config *model, int64_t tokens);
 #include "model/layers.def"
 #undef LAYER
+
+/* The blocks of a layer in forward order; weights_at[i]: where in the layer's parameters block i's begin. */
+enum { LAYER_BLOCKS = 2 };
+struct layer_blocks { enum layer_kind_index kind[LAYER_BLOCKS]; int weights_at[LAYER_BLOCKS + 1]; };
+struct layer_blocks layer_blocks(const struct model_config *model, int layer);
 
 static inline int64_t layer_rows(const struct layer_context *context) { return context->batch * context->seq; }
 
@@ -59,10 +64,9 @@ static inline struct tensor layer_matrix_alloc(const struct layer_context *conte
 }
 
 /* The bias, or a tensor without data where the model has none (the array is not looked at then). */
-static inline struct tensor layer_bias(const struct layer_context *context, const struct layer_weights *weights,
-                                       enum layer_param bias)
+static inline struct tensor layer_bias(const struct layer_context *context, const struct tensor *weights, int bias)
 {
-    return context->model->bias ? weights->at[bias] : (struct tensor){ .data = NULL };
+    return context->model->bias ? weights[bias] : (struct tensor){ .data = NULL };
 }
 
 #endif
