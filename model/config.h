@@ -7,12 +7,39 @@
 #include <stdint.h>
 #include "sim/format.h"
 
+enum attention_kind { ATTENTION_MHA, ATTENTION_MLA };
+/* gpt2: N(0, 0.02^2), smaller where a matrix writes into the residual stream, biases 0. pytorch: what torch.nn.Linear
+ * and torch.nn.Embedding begin with: U(-1/sqrt(in), 1/sqrt(in)) for matrices and biases, N(0, 1) for embeddings. */
+enum initial_kind { INITIAL_GPT2, INITIAL_PYTORCH };
+struct mla_config { int q_lora_rank, kv_lora_rank; }; /* q_lora_rank 0: queries straight from the input */
+
+enum moe_score { MOE_SCORE_SIGMOID, MOE_SCORE_SOFTMAX };
+/* How the chosen scores become weights: softmax over them, divided by their sum, or as they are. */
+enum moe_normalize { MOE_NORMALIZE_SOFTMAX, MOE_NORMALIZE_SUM, MOE_NORMALIZE_NONE };
+enum { LAYERS_MAX = 1024 };
+struct moe_config {
+    int experts, top_k, expert_ffn, shared_ffn; /* experts 0: every layer is dense; shared_ffn 0: no shared expert */
+    uint8_t dense[LAYERS_MAX / 8];          /* layers without experts, a bit each */
+    enum moe_score score;
+    enum moe_normalize normalize;
+    double routed_scaling;
+};
+
 struct model_config {
     int layers, dim, heads, kv_heads, head_dim, ffn, vocab, seq;
+    enum attention_kind attention;
+    enum initial_kind initial;
+    struct mla_config mla;
+    struct moe_config moe;
     bool causal, rope, bias, tie_embeddings, document_mask;
     double norm_eps, rope_base;             /* 1e-5, 10000 */
     char weights[1024];                     /* safetensors file with initial values; "" = by seed and name */
 };
+
+static inline bool model_layer_has_experts(const struct model_config *model, int layer)
+{
+    return model->moe.experts > 0 && !(model->moe.dense[layer / 8] >> (layer % 8) & 1);
+}
 
 enum packing { PACKING_DOCUMENTS, PACKING_STREAM };
 struct data_config {

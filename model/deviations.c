@@ -3,9 +3,11 @@
 
 #include <ctype.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "model/precision.h"
+#include "sim/arena.h"
 #include "sim/assertion.h"
 
 enum model_deviation {
@@ -222,6 +224,37 @@ void tensor_site(struct site_plan *plan, const struct site *site, struct where w
     default:
         ASSERT(!"a deviation of another kind");
     }
+}
+
+/* A dense [d0, d1, width] read as [d1, d0, width] and put in the order [d0, d1] again: row (i, j) is what lies at
+ * j * d0 + i. */
+static void mistake_axes(struct tensor values, bool backward)
+{
+    int64_t d0 = values.shape[0], d1 = values.shape[1];
+    size_t row = (size_t)(values.shape[2] * format_storage_bytes(values.storage)), bytes = (size_t)tensor_bytes(values);
+    char *to = values.data, *from = memory_alloc(bytes ? bytes : 1);
+    ASSERT(values.dims == 3 && tensor_is_dense(values));
+    memcpy(from, to, bytes);
+    for (int64_t i = 0; i < d0; i++) {
+        for (int64_t j = 0; j < d1; j++) {
+            size_t here = (size_t)(i * d1 + j) * row, there = (size_t)(j * d0 + i) * row;
+            if (backward) memcpy(to + there, from + here, row);
+            else memcpy(to + here, from + there, row);
+        }
+    }
+    free(from);
+}
+
+void tensor_site_axes(struct site_plan *plan, const struct site *site, struct where where, struct tensor values, bool backward)
+{
+    const struct armed *armed = site_peek(plan, site, where);
+    if (!armed) return;
+    if (which(armed) != TENSOR_WRONG_AXIS) {
+        if (!backward) tensor_site(plan, site, where, values);
+        return;
+    }
+    site_pass(plan, site, where);
+    mistake_axes(values, backward);
 }
 
 int64_t memory_site_cut(struct site_plan *plan, const struct site *site, struct where where, int64_t *ret_from)

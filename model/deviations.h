@@ -31,5 +31,8 @@ int64_t memory_site_cut(struct site_plan *plan, const struct site *site, struct 
 bool memory_site_keeps(struct site_plan *plan, const struct site *site, struct where where);
 /* In place. */
 void tensor_site(struct site_plan *plan, const struct site *site, struct where where, struct tensor values);
+/* The same for values [d0, d1, width] whose axes may be mistaken; backward: for their gradient, which goes back to where
+ * each row came from. */
+void tensor_site_axes(struct site_plan *plan, const struct site *site, struct where where, struct tensor values, bool backward);
 
 #endif

@@ -56,16 +56,19 @@ void param_initial(const struct param_info *info, const struct model_config *mod
     ASSERT(info->dims == 1 || info->dims == 2);
     ASSERT(tensor_is_dense(ret_values) && tensor_count(ret_values) == count);
 
-    if (info->is_norm || info->is_bias) {
+    bool as_pytorch = model->initial == INITIAL_PYTORCH;
+    if (info->is_norm || (info->is_bias && !as_pytorch)) {
         param_fill(ret_values, info->is_norm ? 1.0 : 0.0);
         return;
     }
-    double std = init_std;
-    if (info->writes_residual)
-        std *= 1.0 / sqrt(2.0 * (double)model->layers);
+    bool uniform = as_pytorch && !info->is_embedding;
+    double size = uniform ? 1.0 / sqrt((double)info->fan_in) : as_pytorch ? 1.0 : init_std;
+    if (info->writes_residual && !as_pytorch)
+        size *= 1.0 / sqrt(2.0 * (double)model->layers);
     struct random_stream stream = random_stream(seed, info->name);
     for (int64_t i = 0; i < count; i++) {
-        double value = std * random_normal_at(&stream, (uint64_t)i);
+        double drawn = uniform ? 2 * random_unit_at(&stream, (uint64_t)i) - 1 : random_normal_at(&stream, (uint64_t)i);
+        double value = size * drawn;
         format_set(ret_values.data, (size_t)i, ret_values.storage, format_round(FORMAT_FP32, value));
     }
 }

@@ -95,6 +95,7 @@ void grad_accumulate_reduced(struct program *p, struct unit *unit, struct where 
 
 struct where program_where(const struct program *p, int microbatch, int unit);
 struct unit *program_unit(struct program *p, int index, int part); /* NULL: not on this stage */
+void record_rows(struct program *p, int microbatch, int unit, const struct site *site, int part, struct tensor rows);
 void record_sketches(struct program *p, int microbatch, int unit, enum sketch_kind kind, struct tensor activations);
 
 #endif

@@ -48,6 +48,7 @@ static struct param_info named(const char *name, int dims, int64_t rows, int64_t
     struct param_info info = {.dims = dims, .shape = {rows, columns}, .is_norm = is_norm, .fan_in = columns,
                               .of_matrix = PARAM_NONE, .through_softmax = PARAM_NONE};
     strncpy(info.name, name, sizeof info.name - 1);
+    info.is_embedding = !strcmp(name, "tok_embeddings.weight");
     return info;
 }
 

@@ -45,6 +45,9 @@ enum sketch_kind {
     SKETCH_BACKWARD_OUT,  /* gradient of the unit's input (not for the embedding) */
     SKETCH_BACKWARD_IN,   /* gradient of the unit's output, where it came from another stage */
 };
+/* Values at a site inside a unit's forward, or at its end (layer.forward), of one sequence; with train_options.look.
+ * part: which of the site's several tensors; row: a checksum of each position's bits. */
+struct rows_fact { int step, sequence, unit, part; const struct site *site; const uint64_t *row; /* [seq] */ double value[5]; /* vector_sketch */ };
 struct sketch_fact { int step, microbatch, sequence /* global index within the step, as due */, unit; enum sketch_kind kind; double value[5]; /* vector_sketch */ bool finite; };
 
 /* Parameter versions a unit computed with: the step whose weights each shard carried (due: all = step). */
@@ -108,6 +111,7 @@ struct rank_record {
     RECORD_VECTOR(struct loss_fact) losses;
     RECORD_VECTOR(struct count_fact) counts;
     RECORD_VECTOR(struct sketch_fact) sketches;
+    RECORD_VECTOR(struct rows_fact) rows;
     RECORD_VECTOR(struct version_fact) versions;
     RECORD_VECTOR(struct gradient_fact) gradients;
     RECORD_VECTOR(struct factor_fact) factors;

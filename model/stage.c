@@ -77,6 +77,23 @@ void record_sketches(struct program *p, int microbatch, int unit, enum sketch_ki
     }
 }
 
+void record_rows(struct program *p, int microbatch, int unit, const struct site *site, int part, struct tensor rows)
+{
+    const struct run_config *config = p->run->config;
+    int per = layout_sequences_per_microbatch(config), seq = config->model.seq;
+    size_t row_bytes = (size_t)(rows.shape[1] * format_storage_bytes(rows.storage)), row = (size_t)rows.shape[1];
+    for (int i = 0; i < per; i++) {
+        struct rows_fact fact = {.step = p->step, .unit = unit, .part = part, .site = site};
+        const char *data = (const char *)rows.data + (size_t)i * (size_t)seq * row_bytes;
+        uint64_t *checksums = arena_alloc(p->record->arena, (size_t)seq * sizeof *checksums);
+        fact.sequence = (p->data_rank * config->layout.microbatches + microbatch) * per + i;
+        for (int t = 0; t < seq; t++) checksums[t] = p->run->ops->vector_checksum(data + (size_t)t * row_bytes, row);
+        fact.row = checksums;
+        p->run->ops->vector_sketch(fact.value, data, (size_t)seq * row);
+        record_push(p->record, rows, fact);
+    }
+}
+
 /* Each position's target: due is its own of the data. */
 static void draw_labels(struct program *p, int32_t *targets, int64_t sequence, int64_t of_rank_0, struct where where)
 {
@@ -84,6 +101,14 @@ static void draw_labels(struct program *p, int32_t *targets, int64_t sequence, i
     int64_t seq = data->seq, count = data->sequences * seq;
     for (int64_t t = 0; t < seq; t++)
         targets[t] = data->targets[index_site(p->run->plan, &site_labels, where, sequence * seq + t, of_rank_0 * seq + t, count)];
+}
+
+/* A token that a run reads in another's place; targets stay. */
+static void edit_token(const struct program *p, int32_t *tokens, int64_t sequence)
+{
+    const struct token_edit *edit = p->run->options->edit;
+    if (!edit || edit->sequence != sequence || p->step != 0) return;
+    tokens[edit->position] = (int32_t)((tokens[edit->position] + edit->by) % p->run->config->model.vocab);
 }
 
 /* The sequences of a micro-batch: due are (data rank * M + micro-batch) * b + i of the step. */
@@ -107,6 +132,7 @@ void stage_draw(struct program *p, int microbatch)
         drawn[i] = index_site(p->run->plan, &site_data_sample, where, due, of_rank_0, data->sequences);
         size_t to = (size_t)(i * seq), from = (size_t)(drawn[i] * seq), row = (size_t)seq * sizeof(int32_t);
         memcpy(mb->tokens + to, data->tokens + from, row);
+        edit_token(p, mb->tokens + to, drawn[i] - step_first);
         memcpy(mb->targets + to, data->targets + from, row);
         if (p->is_last && p->run->plan) draw_labels(p, mb->targets + to, drawn[i], of_rank_0, where);
         memcpy(mb->documents + to, data->documents + from, row);
@@ -134,6 +160,27 @@ static struct layer_context layer_context(struct program *p, struct microbatch *
     return (struct layer_context){.model = &config->model, .ops = p->run->ops, .precision = &config->precision, .seq = config->model.seq,
         .batch = layout_sequences_per_microbatch(config), .positions = mb->positions,
         .documents = config->model.document_mask ? mb->documents : NULL, .scratch = p->scratch};
+}
+
+/* Where values inside a layer's forward are looked at. */
+struct look { struct program *p; int microbatch, unit; };
+
+static void look_inside(void *owner, const struct site *site, int part, struct tensor rows)
+{
+    const struct look *look = owner;
+    record_rows(look->p, look->microbatch, look->unit, site, part, rows);
+}
+
+static void enter_layer(struct program *p, struct layer_context *context, struct look *look, const struct unit *unit, int microbatch)
+{
+    context->layer = unit->index - 1;
+    context->plan = p->run->plan;
+    context->where = program_where(p, microbatch, unit->index);
+    context->note = NULL;
+    if (!look || !p->run->options->look) return;
+    *look = (struct look){p, microbatch, unit->index};
+    context->note = look_inside;
+    context->note_owner = look;
 }
 
 /* The unit's parameters, or gradients, as tensors; from the scratch arena. */
@@ -281,6 +328,7 @@ void stage_forward(struct program *p, int microbatch)
     const struct ops *ops = p->run->ops;
     struct microbatch *mb = stage_open(p, microbatch);
     struct layer_context context = layer_context(p, mb);
+    struct look look;
     struct tensor x = mb->input;
     mb->layers = arena_zalloc(mb->arena, (size_t)p->units_count * sizeof *mb->layers);
     int held = 0;
@@ -299,7 +347,7 @@ void stage_forward(struct program *p, int microbatch)
             tensor_round(y, p->run->config->precision.residual);
         } else {
             struct arena_mark mark = arena_mark(p->scratch);
-            context.layer = unit->index - 1;
+            enter_layer(p, &context, &look, unit, microbatch);
             mb->layers[i] = layer_forward(&context, y, x, weights_of(p, unit, false), mb->arena);
             arena_release(p->scratch, mark);
             advance(p, layer_forward_flops(model, context.layer, rows_of(p)));
@@ -307,6 +355,7 @@ void stage_forward(struct program *p, int microbatch)
         tensor_site(p->run->plan, &site_layer_forward, where, y);
         if (p->run->plan) tensor_round(y, p->run->config->precision.residual); /* what deviates is stored as all else */
         record_sketches(p, microbatch, unit->index, SKETCH_FORWARD_OUT, y);
+        if (p->run->options->look) record_rows(p, microbatch, unit->index, &site_layer_forward, 0, y);
         if (p->run->config->layout.reshard_after_forward && !(unit->index == 0 && p->is_last && model->tie_embeddings)) {
             unit_reshard(unit, storage_of(p));
         }
@@ -404,7 +453,7 @@ void stage_backward(struct program *p, int microbatch)
             void *probes;
             struct tensor dx = gradient_buffer(p, mb, &probes);
             unshard(p, unit, where, true);
-            context.layer = unit->index - 1;
+            enter_layer(p, &context, NULL, unit, microbatch);
             struct arena_mark scratch = arena_mark(p->scratch), mark = arena_mark(mb->arena);
             struct tensor *weights = weights_of(p, unit, false), *gradients = weights_of(p, unit, true); /* what the weights' part needs of the input's dies with it */
             layer_backward_input(&context, dx, dy, weights, mb->layers[i], mb->arena);

@@ -14,6 +14,9 @@ void initial_free(struct initial *initial);                                     
 /* Does one of the patterns of train.frozen cover this parameter? */
 bool train_is_frozen(const struct train_config *train, const char *name);
 
+/* In step 0, the token at `position` of that sequence of the step becomes (token + by) mod vocab; no target does. */
+struct token_edit { int64_t sequence; int position, by; };
+
 struct train_options {
     const struct initial *initial;         /* of this seed, model and format, to share between runs; NULL: the run makes its own */
     int threads;
@@ -22,6 +25,8 @@ struct train_options {
     const char *coroutine;                 /* how ranks switch (sim/coroutine.h); NULL: the default */
     bool trace;
     bool watch;                            /* note what collectives were given and gave, and writes to buffers under way: a few passes over every gradient */
+    bool look;                             /* note what passes the sites inside layers, a row at a time (rows_fact) */
+    const struct token_edit *edit;         /* NULL: none */
     const bool *left_out;                  /* [steps]: loss scaling leaves exactly these updates out; NULL: it decides */
     volatile int *stop;                    /* may be NULL */
     /* Called on the loop's thread between rounds now and then; may be NULL. done of total in micro-batch actions. */

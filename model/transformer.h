@@ -12,6 +12,7 @@
 
 #include "model/config.h"
 #include "model/ops.h"
+#include "model/sites.h"
 #include "sim/arena.h"
 
 /* ---- parameters: the list of each unit, in a fixed order ----
@@ -21,7 +22,7 @@ struct param_info {
     char name[64];
     int dims;                       /* 1 or 2 */
     int64_t shape[2];               /* [out, in]; vectors [width] */
-    bool is_bias, is_norm;
+    bool is_bias, is_norm, is_embedding;
     bool writes_residual;           /* a matrix whose output is added to the residual stream */
     int64_t fan_in;                 /* of a bias: its matrix' */
     int of_matrix;                  /* of a bias: its matrix' index within the block; PARAM_NONE else */
@@ -42,6 +43,11 @@ struct layer_context {                    /* what is the same for all layers of 
     const int32_t *positions;             /* [T] */
     const int32_t *documents;             /* [T], or NULL where the mask does not use them */
     struct arena *scratch;                /* released before return */
+    struct site_plan *plan;               /* NULL in a healthy run */
+    struct where where;
+    /* Where the values inside a block are looked at: rows of [T, width] at a site; part: which of the site's several
+     * tensors. NULL: nobody looks. */
+    void (*note)(void *owner, const struct site *site, int part, struct tensor rows); void *note_owner;
 };
 
 /* weights, gradients: the layer's tensors in the order of layer_params.
@@ -66,9 +72,9 @@ void head_backward_weight(const struct layer_context *context, struct head_weigh
 /* Floating-point operations of one layer's forward on `tokens` rows, for the virtual clock (backward: twice). */
 double layer_forward_flops(const struct model_config *model, int layer, int64_t tokens);
 
-/* Initial values of one parameter, full shape, by seed and name: N(0, 0.02^2) for embeddings and matrices
- * (wo and w2 divided by sqrt(2*layers)), ones for norms, zeros for biases. The same bits in fp32 and, widened, fp64:
- * drawn in fp64, rounded to fp32. */
+/* Initial values of one parameter, full shape, by seed and name, as model.initial says (config.h; gpt2: what writes
+ * into the residual stream divided by sqrt(2*layers)), ones for norms. The same bits in fp32 and, widened, fp64: drawn
+ * in fp64, rounded to fp32. */
 void param_initial(const struct param_info *info, const struct model_config *model, uint64_t seed, struct tensor ret_values);
 
 #endif

@@ -13,15 +13,25 @@
 static double parameter_count(const struct model_config *m)
 {
     double dim = m->dim, q = (double)m->heads * m->head_dim, kv = (double)m->kv_heads * m->head_dim;
-    double layer = 2 * dim + 2 * dim * q + 2 * dim * kv + 3 * dim * m->ffn;
-    if (m->bias) layer += q + 2 * kv + 2 * dim + 2.0 * m->ffn;
-    return m->layers * layer + dim + (m->tie_embeddings ? 1 : 2) * (double)m->vocab * dim;
+    double attention = 2 * dim * q + 2 * dim * kv, layers = 0;
+    if (m->attention == ATTENTION_MLA) {
+        double q_rank = m->mla.q_lora_rank, kv_rank = m->mla.kv_lora_rank;
+        attention = (q_rank > 0 ? q_rank * (dim + q) : dim * q) + kv_rank * (dim + 2 * q) + dim * q;
+    }
+    for (int l = 0; l < m->layers; l++) {
+        double feed_forward = 3 * dim * m->ffn;
+        if (model_layer_has_experts(m, l)) feed_forward = m->moe.experts * (dim + 3 * dim * m->moe.expert_ffn) + 3 * dim * m->moe.shared_ffn;
+        layers += 2 * dim + attention + feed_forward;
+        if (m->bias) layers += q + 2 * kv + 2 * dim + 2.0 * m->ffn; /* biases are few, whatever the layer */
+    }
+    return layers + dim + (m->tie_embeddings ? 1 : 2) * (double)m->vocab * dim;
 }
 
 /* Stored elements a token and layer between forward and backward. */
 static double layer_activation(const struct model_config *m)
 {
-    return 8.0 * m->dim + 3.0 * m->head_dim * (m->heads + 2.0 * m->kv_heads) + 4.0 * m->ffn + m->heads;
+    double experts = m->moe.experts > 0 ? m->moe.top_k * (4.0 * m->dim + 5.0 * m->moe.expert_ffn) + 4.0 * m->moe.shared_ffn + 3.0 * m->moe.experts : 0;
+    return 8.0 * m->dim + 3.0 * m->head_dim * (m->heads + 2.0 * m->kv_heads) + 4.0 * m->ffn + m->heads + experts;
 }
 
 static void add_run(const struct run_config *config, const struct layout *layout, struct estimate *ret)

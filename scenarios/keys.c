@@ -18,6 +18,7 @@
 #define IN_FAULT(member, store) MEMBER(struct fault_draft, member, store)
 #define LIST(type, values, count) \
     {STORE_LIST, offsetof(type, values), sizeof ((type *)0)->values, offsetof(type, count)}
+#define DRAFT_LIST(values, count) LIST(struct draft, values, count)
 #define AT(list) LIST(struct fault_draft, entry.list.values, entry.list.count)
 
 /* Each form of line is written out: a target holds commas and can't be handed from one macro to the next. */

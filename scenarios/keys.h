@@ -47,6 +47,8 @@ struct draft {
     double betas[2];
     int send;                         /* async, sync */
     int precision[PRECISION_KEYS];    /* index into the list of formats, in the order of keys.def */
+    int arch, mla_head_dim;           /* mla_head_dim 0: not given */
+    int dense_layers[LAYERS_MAX], dense_layers_count;
     char weights[512], text[512];     /* as written: relative to the scenario file */
 };
 struct fault_draft {

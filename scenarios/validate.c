@@ -44,7 +44,51 @@ static const char *multiples(int64_t number, int64_t unit, char text[LIST_TEXT])
 
 /* ---- the model ---- */
 
-static bool check_heads(struct reader *reader, struct model_config *m)
+enum { ARCH_GPT, ARCH_PANGU_MOE };
+
+/* What an architecture is made of where the file does not say otherwise. */
+static bool set_architecture(struct reader *reader, struct draft *draft)
+{
+    struct model_config *m = &draft->scenario.config.model;
+    bool pangu = draft->arch == ARCH_PANGU_MOE;
+    if (!reader_has(reader, "model.attention")) m->attention = pangu ? ATTENTION_MLA : ATTENTION_MHA;
+    if (!reader_has(reader, "model.rope")) m->rope = !pangu;
+    if (!reader_has(reader, "model.bias")) m->bias = pangu;
+    if (!reader_has(reader, "model.initial")) m->initial = pangu ? INITIAL_PYTORCH : INITIAL_GPT2;
+    if (!reader_has(reader, "model.moe.experts")) m->moe.experts = pangu ? 16 : 0;
+    for (int i = 0; i < draft->dense_layers_count; i++) {
+        int layer = draft->dense_layers[i];
+        m->moe.dense[layer / 8] |= (uint8_t)(1 << layer % 8);
+    }
+    return true;
+}
+
+/* Attention's width of a head may stand in either place, or in both alike. */
+static bool check_latent(struct reader *reader, const struct draft *draft, struct model_config *m)
+{
+    if (m->attention != ATTENTION_MLA) return true;
+    if (reader_has(reader, "model.kv_heads") && m->kv_heads != m->heads) {
+        return reader_fail_among(reader, BLAME("model.kv_heads", "model.attention"),
+                                 "kv_heads %d with latent attention, where every head has its own keys and values; allowed: %d, or leaving it out",
+                                 m->kv_heads, m->heads);
+    }
+    if (!draft->mla_head_dim) return true;
+    if (reader_has(reader, "model.head_dim") && m->head_dim != draft->mla_head_dim) {
+        return reader_fail_among(reader, BLAME("model.mla.head_dim", "model.head_dim"),
+                                 "model.mla.head_dim %d and model.head_dim %d contradict each other; allowed: one of them",
+                                 draft->mla_head_dim, m->head_dim);
+    }
+    return true;
+}
+
+static bool check_experts(struct reader *reader, const struct moe_config *moe)
+{
+    if (moe->experts == 0 || moe->top_k <= moe->experts) return true;
+    return reader_fail_among(reader, BLAME("model.moe.top_k", "model.moe.experts"),
+                             "top_k %d of %d experts; allowed: 1 to %d", moe->top_k, moe->experts, moe->experts);
+}
+
+static bool check_heads(struct reader *reader, const struct draft *draft, struct model_config *m)
 {
     char list[LIST_TEXT];
     if (!reader_has(reader, "model.kv_heads")) m->kv_heads = m->heads;
@@ -54,7 +98,9 @@ static bool check_heads(struct reader *reader, struct model_config *m)
                                  m->heads, m->kv_heads, m->heads, m->kv_heads, (double)m->heads / m->kv_heads,
                                  divisors(m->heads, m->heads, list));
     }
-    if (!reader_has(reader, "model.head_dim")) {
+    bool latent_width = m->attention == ATTENTION_MLA && draft->mla_head_dim > 0;
+    if (latent_width) m->head_dim = draft->mla_head_dim;
+    else if (!reader_has(reader, "model.head_dim")) {
         if (m->dim % m->heads != 0) {
             reader_fail_among(reader, BLAME("model.heads", "model.dim"),
                               "dim %d does not split into heads %d: %d / %d = %.2f; nearest dim: %s", m->dim, m->heads,
@@ -226,7 +272,8 @@ bool validate_scenario(struct reader *reader, struct draft *draft)
     config->train.beta1 = draft->betas[0];
     config->train.beta2 = draft->betas[1];
     l->send_sync = draft->send == 1;
-    return check_heads(reader, &config->model) && check_ranks(reader, l) &&
+    return set_architecture(reader, draft) && check_latent(reader, draft, &config->model) && check_experts(reader, &config->model.moe) &&
+           check_heads(reader, draft, &config->model) && check_ranks(reader, l) &&
            check_layers(reader, config->model.layers, l) && check_sharding(reader, l) &&
            check_batch(reader, config->train.global_batch, l) && set_precision(reader, draft) && check_frozen(reader, config);
 }

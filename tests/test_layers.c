@@ -15,11 +15,15 @@ enum { BATCH = 3, SEQ = 7, ROWS = BATCH * SEQ, DIM = 22, HEADS = 6, KV_HEADS = 2
 
 /* The variants of attention and bias, all 32 of them: one bit each. */
 enum { VARIANT_CAUSAL = 1, VARIANT_ROPE = 2, VARIANT_BIAS = 4, VARIANT_DOCUMENTS = 8, VARIANT_GROUPED = 16,
-       VARIANTS = 32 };
+       VARIANTS = 32,
+       /* Beside those: another kind of layer, and its own choices. */
+       VARIANT_LATENT = 32, VARIANT_EXPERTS = 64, VARIANT_QUERIES_DIRECT = 128, VARIANT_SOFTMAX_SCORES = 256,
+       VARIANT_SUM = 512, VARIANT_AS_THEY_ARE = 1024, VARIANT_NOT_SHARED = 2048 };
 
 enum part { PART_LINEAR, PART_BLOCK, PART_LAYER, PART_HEAD, PART_EMBEDDING };
 
-enum { PARAMS_MAX = 16, VARIABLES_MAX = PARAMS_MAX + 3 };
+enum { PARAMS_MAX = 64, VARIABLES_MAX = PARAMS_MAX + 3 };
+enum { EXPERTS = 5, TOP_K = 3, EXPERT_FFN = 9, SHARED_FFN = 4, Q_RANK = 8, KV_RANK = 11 };
 struct variable { const char *name; struct tensor value, gradient; };
 
 /* One part of the model, with everything it reads, as a scalar function of its variables. */
@@ -125,6 +129,13 @@ static struct problem *problem_new(enum part part, enum layer_kind_index block, 
         .head_dim = HEAD_DIM, .ffn = FFN, .vocab = VOCAB, .seq = SEQ, .causal = (variant & VARIANT_CAUSAL) != 0,
         .rope = (variant & VARIANT_ROPE) != 0, .bias = (variant & VARIANT_BIAS) != 0,
         .document_mask = (variant & VARIANT_DOCUMENTS) != 0, .norm_eps = 1e-5, .rope_base = 10000,
+        .attention = variant & VARIANT_LATENT ? ATTENTION_MLA : ATTENTION_MHA,
+        .mla = {variant & VARIANT_QUERIES_DIRECT ? 0 : Q_RANK, KV_RANK},
+        .moe = {.experts = variant & VARIANT_EXPERTS || block == LAYER_KIND_moe ? EXPERTS : 0, .top_k = TOP_K, .expert_ffn = EXPERT_FFN,
+                .shared_ffn = variant & VARIANT_NOT_SHARED ? 0 : SHARED_FFN, .routed_scaling = 1.7,
+                .score = variant & VARIANT_SOFTMAX_SCORES ? MOE_SCORE_SOFTMAX : MOE_SCORE_SIGMOID,
+                .normalize = variant & VARIANT_SUM ? MOE_NORMALIZE_SUM
+                             : variant & VARIANT_AS_THEY_ARE ? MOE_NORMALIZE_NONE : MOE_NORMALIZE_SOFTMAX},
     };
     static const struct precision plain[2] = {{FORMAT_FP32, FORMAT_FP32, FORMAT_FP32, FORMAT_FP32, FORMAT_FP32, FORMAT_FP32, FORMAT_FP32, FORMAT_FP32}, {0}};
     p->context = (struct layer_context){
@@ -365,6 +376,20 @@ START_TEST(test_block)
 }
 END_TEST
 
+/* Latent attention and experts in their variants. */
+START_TEST(test_kinds)
+{
+    static const int latent[] = { VARIANT_LATENT | VARIANT_BIAS | VARIANT_CAUSAL, VARIANT_LATENT | VARIANT_QUERIES_DIRECT,
+                                  VARIANT_LATENT | VARIANT_QUERIES_DIRECT | VARIANT_BIAS | VARIANT_ROPE };
+    static const int experts[] = { VARIANT_BIAS, VARIANT_SOFTMAX_SCORES | VARIANT_SUM, VARIANT_SUM | VARIANT_NOT_SHARED,
+                                   VARIANT_SOFTMAX_SCORES | VARIANT_AS_THEY_ARE, VARIANT_BIAS | VARIANT_AS_THEY_ARE,
+                                   VARIANT_SOFTMAX_SCORES | VARIANT_NOT_SHARED | VARIANT_BIAS };
+    for (size_t i = 0; i < sizeof latent / sizeof latent[0]; i++) check_part(PART_BLOCK, LAYER_KIND_mla_attention, latent[i], 0);
+    for (size_t i = 0; i < sizeof experts / sizeof experts[0]; i++) check_part(PART_BLOCK, LAYER_KIND_moe, experts[i], 0);
+    check_part(PART_LAYER, 0, VARIANT_LATENT | VARIANT_EXPERTS | VARIANT_BIAS | VARIANT_CAUSAL, 11);
+}
+END_TEST
+
 /* A whole layer in all 32 variants of mask, RoPE, bias and grouped queries. */
 START_TEST(test_layer)
 {
@@ -578,6 +603,7 @@ int main(void)
     tcase_set_timeout(differences, 120);
     tcase_add_test(differences, test_linear);
     tcase_add_loop_test(differences, test_block, 0, LAYER_KIND_COUNT);
+    tcase_add_test(differences, test_kinds);
     tcase_add_loop_test(differences, test_layer, 0, VARIANTS);
     tcase_add_test(differences, test_head);
     tcase_add_test(differences, test_embedding);

@@ -6,6 +6,8 @@
  * backward_weight reads its dy; the order of the blocks' weight gradients is that of the backward. */
 #include "model/layers/layers.h"
 
+#include "model/deviations.h"
+
 #include "sim/assertion.h"
 
 const struct layer_kind layer_kinds[LAYER_KIND_COUNT] = {
@@ -19,10 +21,23 @@ const struct layer_kind layer_kinds[LAYER_KIND_COUNT] = {
 /* What a layer of this model is made of. */
 struct layer_blocks layer_blocks(const struct model_config *model, int layer)
 {
-    struct layer_blocks blocks = { .kind = { LAYER_KIND_attention_block, LAYER_KIND_feed_forward } };
+    struct layer_blocks blocks = { .kind = {
+        model->attention == ATTENTION_MLA ? LAYER_KIND_mla_attention : LAYER_KIND_attention_block,
+        model_layer_has_experts(model, layer) ? LAYER_KIND_moe : LAYER_KIND_feed_forward } };
     for (int i = 0; i < LAYER_BLOCKS; i++)
         blocks.weights_at[i + 1] = blocks.weights_at[i] + layer_kinds[blocks.kind[i]].params(model, layer, NULL);
     return blocks;
+}
+
+void layer_note(const struct layer_context *context, const struct site *site, int part, struct tensor rows)
+{
+    if (context->note != NULL) context->note(context->note_owner, site, part, rows);
+}
+
+void layer_tensor(const struct layer_context *context, const struct site *site, int part, struct tensor rows)
+{
+    tensor_site(context->plan, site, context->where, rows);
+    layer_note(context, site, part, rows);
 }
 
 struct layer_saved {

@@ -45,6 +45,10 @@ enum { LAYER_BLOCKS = 2 };
 struct layer_blocks { enum layer_kind_index kind[LAYER_BLOCKS]; int weights_at[LAYER_BLOCKS + 1]; };
 struct layer_blocks layer_blocks(const struct model_config *model, int layer);
 
+/* Values inside a block pass a tensor site, and are looked at. */
+void layer_tensor(const struct layer_context *context, const struct site *site, int part, struct tensor rows);
+void layer_note(const struct layer_context *context, const struct site *site, int part, struct tensor rows);
+
 static inline int64_t layer_rows(const struct layer_context *context) { return context->batch * context->seq; }
 
 /* An uninitialised [T] or [T, columns] of the run's storage. */

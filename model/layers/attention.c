@@ -1,0 +1,121 @@
+/* attention: from queries, keys and values to what the output projection reads; shared by the blocks that project
+ * differently.
+ *
+ *   q, k turned by RoPE (model.rope)      o = softmax(q k^T / sqrt(D) + mask) v      out = o, its heads side by side
+ *
+ * q, o [batch, seq, heads, D]; k, v [batch, seq, kv_heads, D]: grouped queries as in Ainslie et al. 2023, query head h
+ * reads key/value head h / (heads / kv_heads); equal counts are ordinary multi-head attention. */
+#include "model/layers/attention.h"
+
+#include <string.h>
+
+#include "model/deviations.h"
+#include "model/precision.h"
+
+static struct tensor heads_4d(const struct layer_context *context, struct tensor t, int heads)
+{
+    return tensor_4d(t.data, t.storage, context->batch, context->seq, heads, context->model->head_dim);
+}
+
+static struct tensor heads_3d(const struct layer_context *context, struct tensor t, int heads)
+{
+    return tensor_3d(t.data, t.storage, layer_rows(context), heads, context->model->head_dim);
+}
+
+static struct tensor sequences_3d(const struct layer_context *context, struct tensor t)
+{
+    return tensor_3d(t.data, t.storage, context->batch, context->seq, t.shape[1]);
+}
+
+static void *scratch_alloc(const struct layer_context *context)
+{
+    return arena_alloc(context->scratch, context->ops->attention_scratch(context->seq, context->model->head_dim));
+}
+
+void attention_open(const struct layer_context *context, struct attention *attention, int64_t q_width, int64_t kv_width,
+                    struct arena *arena)
+{
+    attention->heads = (int)(q_width / context->model->head_dim);
+    attention->kv_heads = (int)(kv_width / context->model->head_dim);
+    attention->q = layer_matrix_alloc(context, q_width, arena);
+    attention->k = layer_matrix_alloc(context, kv_width, arena);
+    attention->v = layer_matrix_alloc(context, kv_width, arena);
+}
+
+static void turn(const struct layer_context *context, struct attention *attention)
+{
+    enum format format = precision_activation(context->precision);
+    double base = context->model->rope_base;
+    if (!context->model->rope) return;
+    context->ops->rope_forward(heads_3d(context, attention->q, attention->heads), context->positions, base);
+    context->ops->rope_forward(heads_3d(context, attention->k, attention->kv_heads), context->positions, base);
+    tensor_round(attention->q, format);
+    tensor_round(attention->k, format);
+}
+
+/* A fault that reads it otherwise needs the output as it was, for the backward. */
+static void view(const struct layer_context *context, struct attention *attention, struct arena *arena)
+{
+    attention->viewed = attention->out;
+    if (context->plan) {
+        attention->viewed = layer_matrix_alloc(context, attention->out.shape[1], arena);
+        memcpy(attention->viewed.data, attention->out.data, (size_t)tensor_bytes(attention->out));
+        tensor_site_axes(context->plan, &site_attention_output_view, context->where, sequences_3d(context, attention->viewed), false);
+    }
+    layer_note(context, &site_attention_output_view, 0, attention->viewed);
+}
+
+/* The mask that is due, or what a fault makes of it. */
+static bool is_causal(const struct layer_context *context)
+{
+    bool due = context->model->causal;
+    return decision_site(context->plan, &site_attention_mask, context->where, due, due);
+}
+
+void attention_forward(const struct layer_context *context, struct attention *attention, struct arena *arena)
+{
+    int heads = attention->heads, kv_heads = attention->kv_heads;
+    turn(context, attention);
+    layer_tensor(context, &site_attention_qkv, 0, attention->q);
+    layer_tensor(context, &site_attention_qkv, 1, attention->k);
+    layer_tensor(context, &site_attention_qkv, 2, attention->v);
+    attention->out = layer_matrix_alloc(context, attention->q.shape[1], arena);
+    struct tensor lse = layer_vector_alloc(context, layer_rows(context) * heads, arena);
+    attention->lse = tensor_3d(lse.data, lse.storage, context->batch, heads, context->seq);
+    struct arena_mark mark = arena_mark(context->scratch);
+    context->ops->attention_forward(heads_4d(context, attention->out, heads), attention->lse,
+                                    heads_4d(context, attention->q, heads), heads_4d(context, attention->k, kv_heads),
+                                    heads_4d(context, attention->v, kv_heads), is_causal(context), context->documents,
+                                    context->precision->softmax, scratch_alloc(context));
+    arena_release(context->scratch, mark);
+    tensor_round(attention->out, precision_activation(context->precision));
+    layer_note(context, &site_attention_mask, 0, attention->out);
+    view(context, attention, arena);
+}
+
+void attention_backward(const struct layer_context *context, const struct attention *attention, struct tensor d_viewed,
+                        struct tensor dq, struct tensor dk, struct tensor dv)
+{
+    enum format format = precision_activation(context->precision);
+    int heads = attention->heads, kv_heads = attention->kv_heads;
+    struct arena_mark mark = arena_mark(context->scratch);
+    tensor_site_axes(context->plan, &site_attention_output_view, context->where, sequences_3d(context, d_viewed), true);
+    context->ops->attention_backward(heads_4d(context, dq, heads), heads_4d(context, dk, kv_heads), heads_4d(context, dv, kv_heads),
+                                     heads_4d(context, d_viewed, heads), heads_4d(context, attention->q, heads),
+                                     heads_4d(context, attention->k, kv_heads), heads_4d(context, attention->v, kv_heads),
+                                     heads_4d(context, attention->out, heads), attention->lse, is_causal(context),
+                                     context->documents, context->precision->softmax, scratch_alloc(context));
+    arena_release(context->scratch, mark);
+    if (context->model->rope) {
+        context->ops->rope_backward(heads_3d(context, dq, heads), context->positions, context->model->rope_base);
+        context->ops->rope_backward(heads_3d(context, dk, kv_heads), context->positions, context->model->rope_base);
+    }
+    tensor_round(dq, format);
+    tensor_round(dk, format);
+    tensor_round(dv, format);
+}
+
+double attention_flops(const struct model_config *model, int64_t tokens, int64_t q_width)
+{
+    return 4.0 * (double)tokens * (double)model->seq * (double)q_width;
+}

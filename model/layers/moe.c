@@ -1,0 +1,273 @@
+/* moe: a mixture of experts with its norm before and its residual after.
+ *
+ *   n = rmsnorm(x)   z = n Wr^T   (chosen, w) = router(z)                     model/layers/router.c
+ *   r[t] = sum over the experts e chosen by t, ascending, of w[t,e] f_e(n[t])   f(n) = (silu(n W1^T + b1) * (n W3^T + b3)) W2^T + b2
+ *   y = x + (r + f_shared(n))
+ *
+ * x, y, n, r [T,C]; z [T,E]; W1, W3 [F,C], W2 [C,F], an expert's F = expert_ffn, the shared one's = shared_ffn (0: none).
+ * The rows of an expert are gathered into one matrix (no token is dropped, an expert may have none); Wr has no bias.
+ *
+ * Backward, with dy: do[i] = w dy[token i] for each row i, dw[i] = <f(n)[i], dy[token i]>, then through each expert;
+ *   dn = shared, then experts ascending, then dz Wr, each added to the one before;   dx = dy + rmsnorm'(dn).
+ *
+ * Sparse experts: Shazeer et al. 2017; a shared expert: DeepSeekMoE (Dai et al. 2024); no drop: MegaBlocks (Gale et al. 2022). */
+#include <stdio.h>
+#include <string.h>
+
+#include "model/deviations.h"
+#include "model/layers/layers.h"
+#include "model/layers/linear.h"
+#include "model/layers/router.h"
+#include "model/params.h"
+#include "model/precision.h"
+#include "sim/assertion.h"
+
+enum { NORM, ROUTER, FIRST_NETWORK };
+enum { W1, W2, W3, B1, B2, B3 }; /* of a network; biases only where model.bias */
+
+static int network_params(const struct model_config *model)
+{
+    return model->bias ? B3 + 1 : W3 + 1;
+}
+
+/* Where the shared expert's parameters begin, and those of expert e. */
+static int expert_at(const struct model_config *model, int e)
+{
+    return FIRST_NETWORK + ((model->moe.shared_ffn > 0) + e) * network_params(model);
+}
+
+static void describe_network(const struct model_config *model, int layer, const char *name, int64_t ffn, int at, struct param_info *ret)
+{
+    char path[64];
+    for (int i = W1; i <= W3; i++) {
+        snprintf(path, sizeof path, "moe.%s.w%d", name, i + 1);
+        ret[at + i] = i == W2 ? param_matrix(layer, path, model->dim, ffn) : param_matrix(layer, path, ffn, model->dim);
+        ret[at + i].writes_residual = i == W2;
+    }
+    for (int i = W1; model->bias && i <= W3; i++) ret[at + B1 + i] = param_bias(&ret[at + i], at + i);
+}
+
+int moe_params(const struct model_config *model, int layer, struct param_info *ret)
+{
+    char name[32];
+    if (!ret) return expert_at(model, model->moe.experts);
+    ret[NORM] = param_norm(layer, "ffn_norm", model->dim);
+    ret[ROUTER] = param_matrix(layer, "moe.router", model->moe.experts, model->dim);
+    if (model->moe.shared_ffn > 0) describe_network(model, layer, "shared_expert", model->moe.shared_ffn, FIRST_NETWORK, ret);
+    for (int e = 0; e < model->moe.experts; e++) {
+        snprintf(name, sizeof name, "experts.%d", e);
+        describe_network(model, layer, name, model->moe.expert_ffn, expert_at(model, e), ret);
+    }
+    return moe_params(model, layer, NULL);
+}
+
+/* ---- one network on the rows it is given ---- */
+
+struct network_saved {
+    struct tensor in;                       /* [rows, C] */
+    struct tensor gate, up, activated;      /* [rows, F] */
+    struct tensor d_out, d_gate, d_up;      /* from the backward on */
+};
+
+static struct tensor matrix_alloc(const struct layer_context *context, int64_t rows, int64_t columns, struct arena *arena)
+{
+    enum format storage = context->ops->storage;
+    size_t bytes = (size_t)(rows * columns) * format_storage_bytes(storage);
+    return tensor_2d(arena_alloc(arena, bytes ? bytes : 1), storage, rows, columns);
+}
+
+static void network_forward(const struct layer_context *context, struct network_saved *saved, struct tensor out, struct tensor in,
+                            const struct tensor *weights, struct arena *arena)
+{
+    enum format format = precision_activation(context->precision);
+    int64_t rows = in.shape[0], ffn = weights[W1].shape[0];
+    saved->in = in;
+    saved->gate = matrix_alloc(context, rows, ffn, arena);
+    saved->up = matrix_alloc(context, rows, ffn, arena);
+    saved->activated = matrix_alloc(context, rows, ffn, arena);
+    if (rows == 0) return;
+    linear_forward(context, format, saved->gate, in, weights[W1], layer_bias(context, weights, B1));
+    linear_forward(context, format, saved->up, in, weights[W3], layer_bias(context, weights, B3));
+    context->ops->swiglu_forward(saved->activated, saved->gate, saved->up);
+    tensor_round(saved->activated, format);
+    linear_forward(context, format, out, saved->activated, weights[W2], layer_bias(context, weights, B2));
+}
+
+static void network_backward_input(const struct layer_context *context, struct network_saved *saved, struct tensor d_in,
+                                   struct tensor d_out, const struct tensor *weights, struct arena *arena)
+{
+    enum format format = precision_activation(context->precision);
+    int64_t rows = saved->in.shape[0], ffn = weights[W1].shape[0];
+    saved->d_out = d_out;
+    saved->d_gate = matrix_alloc(context, rows, ffn, arena);
+    saved->d_up = matrix_alloc(context, rows, ffn, arena);
+    if (rows == 0) return;
+    struct arena_mark mark = arena_mark(context->scratch);
+    struct tensor d_activated = matrix_alloc(context, rows, ffn, context->scratch);
+    linear_backward_input(context, format, d_activated, d_out, weights[W2], false);
+    context->ops->swiglu_backward(saved->d_gate, saved->d_up, d_activated, saved->gate, saved->up);
+    tensor_round(saved->d_gate, format);
+    tensor_round(saved->d_up, format);
+    arena_release(context->scratch, mark);
+    linear_backward_input(context, format, d_in, saved->d_gate, weights[W1], false);
+    linear_backward_input(context, format, d_in, saved->d_up, weights[W3], true);
+}
+
+static void network_backward_weight(const struct layer_context *context, const struct network_saved *saved, struct tensor *gradients)
+{
+    if (saved->in.shape[0] == 0) return;
+    linear_backward_weight(context, gradients[W2], layer_bias(context, gradients, B2), saved->d_out, saved->activated);
+    linear_backward_weight(context, gradients[W1], layer_bias(context, gradients, B1), saved->d_gate, saved->in);
+    linear_backward_weight(context, gradients[W3], layer_bias(context, gradients, B3), saved->d_up, saved->in);
+}
+
+/* ---- the block ---- */
+
+struct moe_saved {
+    struct tensor x, rstd, normed;
+    struct routing routing;
+    struct tensor rows_in, rows_out, row_weight; /* [rows, C] in the order of experts, [rows] */
+    struct network_saved shared, *experts;       /* [experts] */
+    struct tensor dnormed, d_logits;             /* from backward_input on */
+};
+
+/* The router's product is never taken in the compute format. */
+static struct layer_context router_context(const struct layer_context *context, struct precision *ret_precision)
+{
+    struct layer_context own = *context;
+    *ret_precision = *context->precision;
+    ret_precision->compute = context->ops->storage;
+    own.precision = ret_precision;
+    return own;
+}
+
+static struct tensor rows_of(struct tensor t, const struct routing *routing, int e)
+{
+    return tensor_rows(t, routing->first[e], routing->first[e + 1] - routing->first[e]);
+}
+
+static void route(const struct layer_context *context, struct moe_saved *saved, const struct tensor *weights, struct arena *arena)
+{
+    struct precision precision;
+    struct layer_context own = router_context(context, &precision);
+    struct tensor logits = layer_matrix_alloc(context, context->model->moe.experts, arena);
+    linear_forward(&own, context->ops->storage, logits, saved->normed, weights[ROUTER], (struct tensor){.data = NULL});
+    router_forward(context, &saved->routing, logits, arena);
+    const struct routing *routing = &saved->routing;
+    saved->row_weight = tensor_1d(matrix_alloc(context, routing->rows, 1, arena).data, context->ops->storage, routing->rows);
+    struct tensor slots = tensor_2d(routing->weight.data, routing->weight.storage, routing->rows, 1);
+    context->ops->gather_rows(tensor_2d(saved->row_weight.data, slots.storage, routing->rows, 1), slots, routing->slot);
+}
+
+static void run_experts(const struct layer_context *context, struct moe_saved *saved, struct tensor routed,
+                        const struct tensor *weights, struct arena *arena)
+{
+    const struct model_config *model = context->model;
+    const struct routing *routing = &saved->routing;
+    saved->rows_in = matrix_alloc(context, routing->rows, model->dim, arena);
+    saved->rows_out = matrix_alloc(context, routing->rows, model->dim, arena);
+    context->ops->gather_rows(saved->rows_in, saved->normed, routing->token);
+    tensor_site(context->plan, &site_moe_dispatch, context->where, saved->rows_in);
+    saved->experts = arena_zalloc(arena, (size_t)model->moe.experts * sizeof *saved->experts);
+    for (int e = 0; e < model->moe.experts; e++) {
+        network_forward(context, &saved->experts[e], rows_of(saved->rows_out, routing, e), rows_of(saved->rows_in, routing, e),
+                        weights + expert_at(model, e), arena);
+    }
+    memset(routed.data, 0, (size_t)tensor_bytes(routed));
+    context->ops->scatter_add_rows(routed, saved->rows_out, routing->token, saved->row_weight);
+    tensor_round(routed, precision_activation(context->precision));
+    layer_tensor(context, &site_moe_combine, 0, routed);
+}
+
+void *moe_forward(const struct layer_context *context, struct tensor y, struct tensor x, const struct tensor *weights,
+                  struct arena *arena)
+{
+    const struct ops *ops = context->ops;
+    enum format format = precision_activation(context->precision);
+    struct moe_saved *saved = arena_zalloc(arena, sizeof *saved);
+    size_t count = (size_t)tensor_count(y);
+
+    saved->x = x;
+    saved->rstd = layer_vector_alloc(context, layer_rows(context), arena);
+    saved->normed = layer_matrix_alloc(context, context->model->dim, arena);
+    ops->rmsnorm_forward(saved->normed, saved->rstd, x, weights[NORM], context->model->norm_eps);
+    tensor_round(saved->normed, format);
+    route(context, saved, weights, arena);
+    struct arena_mark mark = arena_mark(context->scratch);
+    struct tensor routed = layer_matrix_alloc(context, context->model->dim, context->scratch);
+    run_experts(context, saved, routed, weights, arena);
+    if (context->model->moe.shared_ffn > 0) {
+        network_forward(context, &saved->shared, y, saved->normed, weights + FIRST_NETWORK, arena);
+        ops->vector_add(routed.data, routed.data, y.data, count);
+        tensor_round(routed, format);
+    }
+    ops->vector_add(y.data, x.data, routed.data, count);
+    tensor_round(y, context->precision->residual);
+    arena_release(context->scratch, mark);
+    return saved;
+}
+
+/* From dy to the gradient of each expert's rows, added up by token; and that of the weights. */
+static void backward_experts(const struct layer_context *context, struct moe_saved *saved, struct tensor dy, struct tensor d_weight,
+                             const struct tensor *weights, struct arena *arena)
+{
+    const struct model_config *model = context->model;
+    const struct routing *routing = &saved->routing;
+    enum format format = precision_activation(context->precision);
+    struct tensor d_out = matrix_alloc(context, routing->rows, model->dim, arena);
+    struct tensor d_rows = matrix_alloc(context, routing->rows, model->dim, context->scratch);
+    context->ops->gather_rows(d_out, dy, routing->token);
+    struct tensor dots = tensor_1d(matrix_alloc(context, routing->rows, 1, context->scratch).data, dy.storage, routing->rows);
+    context->ops->row_dots(dots, saved->rows_out, d_out);
+    for (int64_t i = 0; i < routing->rows; i++)
+        format_set(d_weight.data, (size_t)routing->slot[i], d_weight.storage, format_get(dots.data, (size_t)i, dots.storage));
+    context->ops->scale_rows(d_out, d_out, saved->row_weight);
+    tensor_round(d_out, format);
+    for (int e = 0; e < model->moe.experts; e++) {
+        network_backward_input(context, &saved->experts[e], rows_of(d_rows, routing, e), rows_of(d_out, routing, e),
+                               weights + expert_at(model, e), arena);
+    }
+    context->ops->scatter_add_rows(saved->dnormed, d_rows, routing->token, (struct tensor){.data = NULL});
+    tensor_round(saved->dnormed, format);
+}
+
+void moe_backward_input(const struct layer_context *context, struct tensor dx, struct tensor dy, const struct tensor *weights,
+                        void *block_saved, struct arena *arena)
+{
+    const struct ops *ops = context->ops;
+    struct moe_saved *saved = block_saved;
+    const struct model_config *model = context->model;
+
+    saved->dnormed = layer_matrix_alloc(context, model->dim, arena);
+    if (model->moe.shared_ffn > 0) network_backward_input(context, &saved->shared, saved->dnormed, dy, weights + FIRST_NETWORK, arena);
+    else memset(saved->dnormed.data, 0, (size_t)tensor_bytes(saved->dnormed));
+    saved->d_logits = layer_matrix_alloc(context, model->moe.experts, arena);
+    struct arena_mark mark = arena_mark(context->scratch);
+    struct tensor d_weight = layer_matrix_alloc(context, model->moe.top_k, context->scratch);
+    backward_experts(context, saved, dy, d_weight, weights, arena);
+    router_backward(context, &saved->routing, d_weight, saved->d_logits);
+    arena_release(context->scratch, mark);
+    struct precision precision;
+    struct layer_context own = router_context(context, &precision);
+    linear_backward_input(&own, precision_activation(context->precision), saved->dnormed, saved->d_logits, weights[ROUTER], true);
+    ops->rmsnorm_backward_input(dx, saved->dnormed, saved->x, weights[NORM], saved->rstd);
+    ops->vector_add(dx.data, dy.data, dx.data, (size_t)tensor_count(dx));
+    tensor_round(dx, context->precision->residual);
+}
+
+void moe_backward_weight(const struct layer_context *context, struct tensor *gradients, void *block_saved)
+{
+    const struct model_config *model = context->model;
+    struct moe_saved *saved = block_saved;
+    if (model->moe.shared_ffn > 0) network_backward_weight(context, &saved->shared, gradients + FIRST_NETWORK);
+    for (int e = 0; e < model->moe.experts; e++)
+        network_backward_weight(context, &saved->experts[e], gradients + expert_at(model, e));
+    linear_backward_weight(context, gradients[ROUTER], (struct tensor){.data = NULL}, saved->d_logits, saved->normed);
+    context->ops->rmsnorm_backward_weight(gradients[NORM], saved->dnormed, saved->x, saved->rstd);
+}
+
+double moe_forward_flops(const struct model_config *model, int64_t tokens)
+{
+    return linear_forward_flops(tokens, model->dim, model->moe.experts) + 3.0 * linear_forward_flops(tokens, model->dim, model->moe.shared_ffn) +
+           3.0 * linear_forward_flops(tokens * model->moe.top_k, model->dim, model->moe.expert_ffn);
+}
