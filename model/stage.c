@@ -335,6 +335,7 @@ void stage_forward(struct program *p, int microbatch)
     for (int m = 0; m < p->run->config->layout.microbatches; m++) held += p->microbatches[m].arena && p->microbatches[m].layers;
     if (held > p->record->microbatches_peak) p->record->microbatches_peak = held;
     if (!p->is_first) record_sketches(p, microbatch, p->record->first_unit, SKETCH_FORWARD_IN, x);
+    if (!p->is_first && p->run->options->look) record_rows(p, microbatch, p->record->first_unit, &site_pp_stage_input, 0, x);
     for (int i = 0; i < p->units_count; i++) {
         struct unit *unit = &p->units[i];
         if (unit->part || unit->index == model->layers + 1) continue;

@@ -11,12 +11,14 @@
 struct repeat { const char *what; uint64_t digest[2]; };
 
 /* The two runs, and, where it was run, the same two at the other rung of the ladder. */
+struct variations;
 struct evidence {
     const struct run_config *config;               /* the scenario's, parallel layout */
     const struct record *parallel, *standalone;
     const struct record *parallel_other, *standalone_other; /* NULL: not run */
     const struct comparison *comparison;           /* compare.h; NULL in a deadlock */
     int repeats_count; const struct repeat *repeats; /* 0: made once only */
+    const struct variations *variations;           /* variations.h; NULL: not made */
 };
 
 /* The parallel run's record in fp64, where there is one: what is wrong shows there as it does at any rung, and rounding

@@ -174,6 +174,7 @@ static bool select_word(const char *word, size_t length, bool first, struct chec
         error_hint(error, "'hpsim checks' lists them; 'default' and 'deep' take all");
         return false;
     }
+    if (!leave_out) selection->listed = true;
     if (first && !leave_out) memset(selection->taken, 0, sizeof selection->taken); /* a list names all that it wants */
     selection->taken[i] = !leave_out;
     return true;

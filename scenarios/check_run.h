@@ -5,7 +5,7 @@
 #include "scenarios/check.h"
 
 enum { CHECKS_MAX = 64 };
-struct check_selection { bool taken[CHECKS_MAX]; bool deep; };
+struct check_selection { bool taken[CHECKS_MAX]; bool deep, listed; }; /* listed: those taken were named one by one */
 
 /* "default", "deep", ids to take only those, "-id" to leave one out; comma-separated, "" and NULL = default.
  * An error of the input for an unknown id. */

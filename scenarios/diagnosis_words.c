@@ -66,6 +66,17 @@ static const struct words table[] = {
     {"pp.send_activation", NULL,
      "{Ranks} compute{s} {unit} on an activation that is not the one the stage before sent: {first}",
      "look at the receive of this stage: its buffer, its tag, and whether it is waited for before the forward"},
+    {"attention.output_view", NULL,
+     "The output of attention in {unit} is read with its axes mistaken for each other: rows of other positions and sequences stand in "
+     "each one's place, so the loss depends on how the batch is cut: {first}",
+     "look at the reshape after attention: [batch, seq, heads * head_dim] must be transposed before it is viewed as [seq, batch, ...]; it "
+     "is right for one sequence a micro-batch only"},
+    {"attention.mask", NULL, "Attention in {unit} sees keys that it must not see: {first}",
+     "look at the causal and document masks, and at what they are made from"},
+    {NULL, "batch-dependent", "What {unit} computes for a sequence depends on the others in its micro-batch: {first}",
+     "look for a reshape or an index that is right for one sequence only, and for statistics over the batch"},
+    {NULL, "leaks", "Positions of {unit} see what they must not see: {first}",
+     "look for a reshape or an index that mixes positions or sequences, and at the masks"},
     {"layer.forward", NULL,
      "The output of {unit} on {ranks} is wrong in step {step}, {mb}, though its input and parameters agree with the "
      "standalone run",

@@ -16,6 +16,7 @@
 #include "scenarios/compare.h"
 #include "scenarios/diagnosis.h"
 #include "scenarios/ladder.h"
+#include "scenarios/variations.h"
 #include "sim/coroutine.h"
 
 struct run_pair { struct record *parallel, *standalone; };
@@ -225,6 +226,26 @@ static bool run_repeats(const struct result *result, const struct experiment_opt
     return repeat_run(result, &other, "another CPU path", &repeats[(*ret_count)++], error);
 }
 
+/* Do the runs differ in what they compute forward, beyond rounding? */
+static bool forward_differs(const struct comparison *c)
+{
+    int cells = c->steps * c->units * c->sequences;
+    for (int i = 0; i < cells; i++) {
+        if (c->forward[i].wrong) return true;
+    }
+    return false;
+}
+
+static bool needs_variations(const struct check_selection *selection, const struct comparison *comparison)
+{
+    bool asked = false;
+    for (int i = 0; i < check_count(); i++) {
+        bool is_one = !strcmp(check_at(i)->id, "batch-cut") || !strcmp(check_at(i)->id, "influence");
+        asked = asked || (is_one && selection->taken[i]);
+    }
+    return asked && (selection->deep || selection->listed || forward_differs(comparison));
+}
+
 static bool judge(struct result *result, const struct experiment_options *options,
                   const struct check_selection *selection, const struct experiment_plans *plans, struct error *error)
 {
@@ -246,11 +267,16 @@ static bool judge(struct result *result, const struct experiment_options *option
     struct repeat repeats[2];
     int repeats_count = 0;
     if (good && selection->deep && finished) good = run_repeats(result, options, repeats, &repeats_count, error);
+    struct variations *variations = NULL;
+    if (good && finished && needs_variations(selection, comparison)) {
+        variations = variations_new(result->scenario, options, error);
+        good = variations != NULL;
+    }
     if (good) {
         struct run_config config = result->scenario->config;
         config.train.steps = result->parallel->config.train.steps;
         struct evidence evidence = {&config, result->parallel, result->standalone, result->parallel_other,
-                                    result->standalone_other, comparison, repeats_count, repeats};
+                                    result->standalone_other, comparison, repeats_count, repeats, variations};
         fill_steps(result, comparison);
         checks_run(&evidence, selection, result);
         result->verdict = verdict_of(result);
@@ -258,6 +284,7 @@ static bool judge(struct result *result, const struct experiment_options *option
         good = experiment_faults(result, plans, options, error);
     }
     comparison_free(comparison);
+    variations_free(variations);
     if (good) experiment_expect(result);
     return good;
 }

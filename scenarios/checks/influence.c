@@ -1,0 +1,137 @@
+/* influence: which positions a token can reach, exactly.
+ *
+ * One step of each run with one token of one sequence changed (scenarios/variations.h; no target is). Then, by bits:
+ *   nothing may change in another sequence, before it where attention is causal, or in another document where the mask
+ *   keeps them apart; found is the first place in the dataflow where something does
+ *   its own position must change at the output of every unit, and another one that may see it at the last layer's, where
+ *   there is one: a key that nobody reads is lost (not held of narrow formats, where a change may be rounded away)
+ * Limit: exact, in every format, with arithmetic in any order: what is not read has no effect on any bit.
+ *
+ * Cost: a step of each run; so with "deep", or where the runs differ in what they compute forward. */
+#include <stdlib.h>
+
+#include "model/data.h"
+#include "scenarios/check.h"
+#include "scenarios/facts.h"
+#include "scenarios/variations.h"
+
+struct reach { const struct run_config *config; const struct token_edit *edit; const int32_t *documents; /* [seq] */ };
+
+static bool may_change(const struct reach *reach, int sequence, int position)
+{
+    const struct model_config *model = &reach->config->model;
+    int from = reach->edit->position;
+    if (sequence != reach->edit->sequence) return false;
+    if (model->causal && position < from) return false;
+    return !model->document_mask || reach->documents[position] == reach->documents[from];
+}
+
+/* Positions of the entry that changed though they must not. */
+static int count_leaks(const struct reach *reach, const struct rows_fact *before, const struct rows_fact *after, int *ret_first, int *ret_closed)
+{
+    int leaks = 0;
+    *ret_closed = 0;
+    for (int t = 0; t < reach->config->model.seq; t++) {
+        if (may_change(reach, before->sequence, t)) continue;
+        ++*ret_closed;
+        if (before->row[t] == after->row[t]) continue;
+        if (leaks++ == 0) *ret_first = t;
+    }
+    return leaks;
+}
+
+static void report_leak(const struct reach *reach, struct check_output *output, const struct variation *v, struct rows_entry found,
+                        int leaks, int first, int closed)
+{
+    const struct rows_fact *fact = found.fact;
+    char unit[32];
+    unit_name(&reach->config->model, fact->unit, unit);
+    struct finding finding = finding_new(fact->site, place_at_unit(reach->config, v->standalone ? -1 : found.rank, 0, -1, fact->unit));
+    finding_pattern(&finding, "leaks");
+    finding_say(&finding, "in the %s run another token at position %d of sequence %d changes %d of %d positions of sequence %d that must not "
+                "see it, the first of them %d, from %s of %s on",
+                v->standalone ? "standalone" : "parallel", reach->edit->position, (int)reach->edit->sequence, leaks, closed,
+                fact->sequence, first, fact->site->name, unit);
+    check_find(output, &finding);
+}
+
+/* Is the changed token seen where it must be? `last`: the last unit that is a layer. */
+static void look_for_loss(const struct reach *reach, struct check_output *output, const struct variation *v, struct rows_entry entry,
+                          const struct rows_fact *after)
+{
+    const struct rows_fact *before = entry.fact;
+    int seq = reach->config->model.seq, at = reach->edit->position, others = 0, changed = 0;
+    if (before->site != &site_layer_forward || before->sequence != reach->edit->sequence) return;
+    for (int t = 0; t < seq; t++) {
+        if (t == at || !may_change(reach, before->sequence, t)) continue;
+        others++;
+        changed += before->row[t] != after->row[t];
+    }
+    bool own = before->row[at] != after->row[at], is_last = before->unit == reach->config->model.layers;
+    if (own && (!is_last || others == 0 || changed > 0)) return;
+    char unit[32];
+    unit_name(&reach->config->model, before->unit, unit);
+    struct finding finding = finding_new(own ? &site_attention_mask : before->site,
+                                         place_at_unit(reach->config, v->standalone ? -1 : entry.rank, 0, -1, before->unit));
+    finding_pattern(&finding, "not-seen");
+    finding_say(&finding, "in the %s run another token at position %d of sequence %d changes nothing %s at the output of %s",
+                v->standalone ? "standalone" : "parallel", at, before->sequence, own ? "at the other positions that may see it" : "there", unit);
+    check_find(output, &finding);
+}
+
+static void compare_edit(const struct evidence *e, struct check_output *output, const struct variation *base, const struct variation *v)
+{
+    struct arena *arena = arena_new("influence", false);
+    struct data data = data_pack(&e->config->data, e->config->model.seq, e->config->train.global_batch, arena);
+    struct reach reach = {e->config, &v->edit, data.documents + (size_t)v->edit.sequence * (size_t)e->config->model.seq};
+    struct rows_table before = rows_table_new(base->record), after = rows_table_new(v->record);
+    bool plain = precision_is_plain(&e->config->precision);
+    int leaking = -1;
+    for (int i = 0; i < before.count; i++) {
+        const struct rows_fact *fact = before.entries[i].fact;
+        struct rows_entry other = rows_table_find(&after, fact);
+        if (!other.fact || fact->sequence == leaking) continue;
+        int first = 0, closed, leaks = count_leaks(&reach, fact, other.fact, &first, &closed);
+        check_value(output, leaks, 0);
+        if (leaks) {
+            leaking = fact->sequence;
+            report_leak(&reach, output, v, before.entries[i], leaks, first, closed);
+        } else if (plain) {
+            look_for_loss(&reach, output, v, before.entries[i], other.fact);
+        }
+    }
+    free(before.entries);
+    free(after.entries);
+    arena_free(arena);
+}
+
+/* A token that was never read as due cannot be followed. */
+static bool is_read(const struct variation *v)
+{
+    const struct layout *layout = &v->record->config.layout;
+    int per = layout_sequences_per_microbatch(&v->record->config), sequence = (int)v->edit.sequence;
+    return facts_finished(v->record) &&
+           facts_sample_is_due(v->record, 0, sequence / (per * layout->microbatches), sequence / per % layout->microbatches);
+}
+
+static void run(const struct evidence *e, struct check_output *output)
+{
+    bool any = false;
+    for (int i = 0; e->variations && i < e->variations->count; i++) {
+        const struct variation *v = &e->variations->items[i], *base = variations_base(e->variations, v);
+        if (v->kind != VARIATION_EDIT || !is_read(v) || !facts_finished(base->record)) continue;
+        any = true;
+        check_value(output, 0, 0);
+        compare_edit(e, output, base, v);
+    }
+    if (any) return;
+    check_skip(output, e->variations ? "no token has another before and behind it"
+                                     : "nothing differs in the forward; --checks deep changes a token all the same");
+}
+
+const struct check check_influence = {
+    .id = "influence",
+    .proves = "a token reaches exactly the positions that the mask lets see it, and no other sequence",
+    .tier = "deep",
+    .run = run,
+};
