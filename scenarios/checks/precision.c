@@ -135,6 +135,18 @@ static bool was_narrow(const struct record *record, const struct rank_record *ra
     return true;
 }
 
+/* A gradient that is zero in exact arithmetic is what rounding left of its terms: multiples of their last bits, few bits
+ * themselves (a key bias without RoPE; the keys' half of kv_lora_up's bias). */
+static bool is_left_over(const struct record *record, const struct tensor_fact *fact)
+{
+    double squares = 0, roundoff = precision_roundoff(&record->config.precision);
+    for (int64_t i = 0; i < fact->elements; i++) {
+        double x = format_get(fact->data, (size_t)i, run_storage(&record->config));
+        squares += x * x;
+    }
+    return fact->kind == TENSOR_GRADIENT && sqrt(squares) <= 4096 * roundoff * fact->terms_norm;
+}
+
 static void check_stores(const struct evidence *e, struct check_output *output, const struct rank_record *rank)
 {
     const struct record *record = e->parallel;
@@ -147,7 +159,8 @@ static void check_stores(const struct evidence *e, struct check_output *output, 
         bool below = bits.values >= 64 && bits.most < bits_least(record, fact);
         /* Steps of one size swamp a parameter of few bits: nothing follows from how many it has. */
         bool tells = fact->kind == TENSOR_GRADIENT || format_traits[p->master].significand_bits >= 24;
-        if (below && (!tells || has_few_exponents(p) || (fact->kind == TENSOR_PARAM && was_narrow(record, rank, fact)))) below = false;
+        bool is_old = fact->kind == TENSOR_PARAM && was_narrow(record, rank, fact);
+        if (below && (!tells || has_few_exponents(p) || is_old || is_left_over(record, fact))) below = false;
         if (above || below) find_store(e, output, rank->rank, fact, bits.most);
     }
 }
