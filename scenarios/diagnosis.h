@@ -42,6 +42,7 @@
  *   stale-version, mixed-versions, not-gathered, altered, gap, overlap  fsdp.unshard
  *   not-copied, overwritten                                  optimizer.copy, dp.param_buffer
  *   not-arrived, zeros, other-microbatch, altered            pp.send_activation, pp.send_grad
+ *   batch-dependent, leaks, not-seen                         attention.output_view, attention.mask, wherever it was
  *   altered, not-finite                                      layer.forward, layer.backward, layer.weight_gradient
  *   ignored-tokens                                           pp.loss.scale
  *   missing-microbatch, doubled-microbatch, earlier-step     pp.grad.clear, pp.grad.flush, dp.zero_grad, dp.grad.add,

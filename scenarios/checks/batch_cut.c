@@ -44,6 +44,8 @@ static void report(const struct evidence *e, struct check_output *output, const 
     char unit[32];
     unit_name(&e->config->model, fact->unit, unit);
     struct finding finding = finding_new(fact->site, place_at_unit(e->config, v->standalone ? -1 : found.rank, 0, -1, fact->unit));
+    finding.expected = 0;
+    finding.got = by;
     finding_pattern(&finding, "batch-dependent");
     finding_say(&finding, "in the %s run the forward of sequence %d depends on what shares its micro-batch: in micro-batches of %d sequence%s "
                 "%s of %s differs by %.3g, though all before it is equal to the bit",

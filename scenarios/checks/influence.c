@@ -47,6 +47,8 @@ static void report_leak(const struct reach *reach, struct check_output *output, 
     char unit[32];
     unit_name(&reach->config->model, fact->unit, unit);
     struct finding finding = finding_new(fact->site, place_at_unit(reach->config, v->standalone ? -1 : found.rank, 0, -1, fact->unit));
+    finding.expected = 0;
+    finding.got = (double)leaks / closed;
     finding_pattern(&finding, "leaks");
     finding_say(&finding, "in the %s run another token at position %d of sequence %d changes %d of %d positions of sequence %d that must not "
                 "see it, the first of them %d, from %s of %s on",
