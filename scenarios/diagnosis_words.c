@@ -298,7 +298,8 @@ static void say_ratio(const struct evidence *evidence, const char *form, double 
     const struct {
         const char *letter;
         double value;
-    } letters[] = {{"M", n.M}, {"D", n.D}, {"P", n.P}, {"N", n.N}, {"N_all", n.N_all}, {"N_unshifted", n.N_unshifted}};
+    } letters[] = {{"M", n.M}, {"D", n.D}, {"P", n.P}, {"D_shard", n.D_shard}, {"D_replicate", n.D_replicate},
+                   {"N", n.N}, {"N_all", n.N_all}, {"N_unshifted", n.N_unshifted}};
     size_t used = (size_t)snprintf(text, size, "%s", form);
     bool open = false;
     for (size_t i = 0; i < sizeof letters / sizeof letters[0]; i++) {
