@@ -303,9 +303,10 @@ static void say_ratio(const struct evidence *evidence, const char *form, double 
     size_t used = (size_t)snprintf(text, size, "%s", form);
     bool open = false;
     for (size_t i = 0; i < sizeof letters / sizeof letters[0]; i++) {
-        if (!has_letter(form, letters[i].letter) || used + 40 > size) continue;
-        used += (size_t)snprintf(text + used, size - used, "%s%s = %.15g", open ? ", " : " (", letters[i].letter,
-                                 letters[i].value);
+        if (!has_letter(form, letters[i].letter) || used + 60 > size) continue;
+        bool either = !strcmp(letters[i].letter, "D_shard") && n.D_shard == n.D_replicate; /* it may be either */
+        used += (size_t)snprintf(text + used, size - used, "%s%s%s = %.15g", open ? ", " : " (", letters[i].letter,
+                                 either ? " = D_replicate" : "", letters[i].value);
         open = true;
     }
     if (has_letter(form, "n") && used + 60 < size) {

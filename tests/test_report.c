@@ -234,7 +234,7 @@ START_TEST(json_has_all_keys)
     has_keys(diagnosis, "component site ranks step microbatch layer summary evidence candidates");
     has_keys(at(diagnosis, "evidence")->child, "tensor inputs_agree_to differs_by ratio");
     has_keys(at(diagnosis, "candidates")->child, "fault score");
-    has_keys(at(root, "faults")->child, "fault site hits outcome why");
+    has_keys(at(root, "faults")->child, "fault given site hits outcome why");
     has_keys(at(root, "environment"), "gemm openblas_core cpu_path coroutine threads");
     has_keys(at(root, "time"), "unit makespan per_rank");
     has_keys(at(at(root, "time"), "per_rank")->child, "busy idle exposed_comm");
@@ -484,7 +484,7 @@ START_TEST(text_tells_the_verdict)
     static const char *const wanted[] = {"6 ranks = pipeline 2 x FSDP 3, 1F1B, 5 micro-batches of 1 sequence",
                                          "fp64",
                                          "token-weight",
-                                         "step 0, micro-batch 2: rank 4 is odd (0.8, limit 1.0e-06); 2 more findings",
+                                         "step 0, micro-batch 2: rank 4 is odd (largest relative error 0.8, allowed 1.0e-06); 2 more findings",
                                          "DIVERGED in pp.loss, as expected",
                                          "the loss is scaled once more",
                                          "loss-divided-twice 0.98",

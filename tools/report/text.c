@@ -9,7 +9,7 @@
 #include "tools/report/report.h"
 #include "tools/report/table.h"
 
-enum { STEPS_SHOWN = 5, FAILED_SHOWN = 6, EVIDENCE_SHOWN = 4, LABEL = 13 };
+enum { STEPS_SHOWN = 5, FAILED_SHOWN = 6, EVIDENCE_SHOWN = 4, LABEL = 13, CHECK_LABEL = 27 };
 
 static void print_header(const struct report *report, const struct terminal *t)
 {
@@ -92,7 +92,7 @@ static const char *measure_of(const struct check_result *result)
 
 static void print_failed_check(const struct check_result *check, const struct terminal *t)
 {
-    char line[1200], place[DESCRIBE_TEXT], value[NUMBER_TEXT], limit[NUMBER_TEXT];
+    char line[1200], label[64], place[DESCRIBE_TEXT], value[NUMBER_TEXT], limit[NUMBER_TEXT];
     untold_place(check, place);
     int used = snprintf(line, sizeof line, "%s%s%s", place, place[0] ? ": " : "", check->why);
     if (check->limit > 0) { /* 0: exact, any difference is a finding and its size says nothing */
@@ -102,9 +102,8 @@ static void print_failed_check(const struct check_result *check, const struct te
     if (check->findings > 1)
         snprintf(line + used, sizeof line - (size_t)used, "; %d more finding%s", check->findings - 1,
                  check->findings > 2 ? "s" : "");
-    fprintf(t->file, "  ");
-    terminal_print(t, STYLE_BAD, "FAIL");
-    terminal_paragraph(t, 2, check->id, 21, STYLE_BOLD, line);
+    snprintf(label, sizeof label, "FAIL  %s", check->id);
+    terminal_paragraph(t, 2, label, CHECK_LABEL, STYLE_BAD, line);
 }
 
 static void print_check_names(const struct result *result, const struct terminal *t, enum check_status status,
@@ -130,8 +129,9 @@ static void print_judged(const struct result *result, const struct terminal *t)
                  "the run's own format; the same two runs in fp32 say which differences shrink with the precision, as rounding does");
     } else {
         snprintf(line, sizeof line,
-                 "some differences of these two runs may be rounding in %s or a mistake, so both were made again in fp64: rounding "
-                 "shrinks there, a mistake does not. The table is of this run, the checks' errors of rounding are of those in fp64",
+                 "what differs in these two runs may be rounding (%s) or a mistake, so both were made again in fp64, where "
+                 "rounding shrinks and a mistake does not. The table shows the runs as they are; a relative error that rounding "
+                 "could explain is that of the runs in fp64",
                  describe_precision(own, formats));
     }
     terminal_paragraph(t, 0, "judged in fp64:", 16, STYLE_BOLD, line);
@@ -155,10 +155,10 @@ static void print_checks(const struct report *report, const struct terminal *t)
     if (!report->verbose) print_check_names(result, t, CHECK_SKIP, "skip", STYLE_DIM);
     for (int i = 0; report->verbose && i < result->checks_count; i++) {
         const struct check_result *c = &result->checks[i];
+        char label[64];
         if (c->status != CHECK_SKIP) continue;
-        fprintf(t->file, "  ");
-        terminal_print(t, STYLE_DIM, "skip");
-        terminal_paragraph(t, 2, c->id, 18, STYLE_PLAIN, c->why);
+        snprintf(label, sizeof label, "skip  %s", c->id);
+        terminal_paragraph(t, 2, label, CHECK_LABEL, STYLE_DIM, c->why);
     }
     fputc('\n', t->file);
 }
