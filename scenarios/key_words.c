@@ -106,7 +106,8 @@ static void example_value(const struct key *key, char text[KEY_WORDS])
         break;
     case KEY_FLAG: snprintf(text, KEY_WORDS, "%s", (cJSON_IsTrue(fallback) != 0) == only_default ? "true" : "false"); break;
     case KEY_INTEGER: case KEY_REAL: case KEY_ONE_OR_MORE:
-        snprintf(text, KEY_WORDS, "%.15g", only_default ? number : other_number(key, number));
+        if (only_default) snprintf(text, KEY_WORDS, "%s", key->fallback);
+        else snprintf(text, KEY_WORDS, "%.15g", other_number(key, number));
         break;
     default: snprintf(text, KEY_WORDS, "%s", *key->fallback == '=' ? "" : word[0] ? word : key->fallback); break;
     }
