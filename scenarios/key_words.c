@@ -22,7 +22,7 @@ static const struct { const char *path, *example; } examples[] = {
     {"train.grad_clip", "--set train.grad_clip=null"},
     {"train.optimizer.betas", "--set train.optimizer.betas=[0.9,0.99]"},
     {"train.optimizer.momentum", "--set train.optimizer.kind=sgd --set train.optimizer.momentum=0.9"},
-    {"parallel", "--set parallel.pp=2 --set parallel.dp_shard=3"},
+    {"parallel", "--set parallel.pp=2 --set parallel.dp_shard=4"},
     {"parallel.pipeline.layers_per_stage", "--set parallel.pp=2 --set parallel.pipeline.layers_per_stage=[5,3]"},
     {"parallel.fsdp.zero", "--set parallel.dp_shard=2 --set parallel.fsdp.zero=1"},
     {"parallel.fsdp.reshard_after_forward", "--set parallel.dp_shard=2 --set parallel.fsdp.reshard_after_forward=false"},
