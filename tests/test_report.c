@@ -484,7 +484,7 @@ START_TEST(text_tells_the_verdict)
     static const char *const wanted[] = {"6 ranks = pipeline 2 x FSDP 3, 1F1B, 5 micro-batches of 1 sequence",
                                          "fp64",
                                          "token-weight",
-                                         "step 0, micro-batch 2: rank 4 is odd (largest relative error 0.8, allowed 1.0e-06); 2 more findings",
+                                         "step 0, micro-batch 2: rank 4 is odd (worst of all: relative error 0.8, allowed 1.0e-06); 2 more findings",
                                          "DIVERGED in pp.loss, as expected",
                                          "the loss is scaled once more",
                                          "loss-divided-twice 0.98",

@@ -83,11 +83,12 @@ static const char *untold_place(const struct check_result *check, char text[DESC
     return describe_place(&place, text);
 }
 
-/* The value is the largest of all that the check has measured, not that of the finding whose sentence is shown. */
+/* The value is the farthest beyond its limit of all that the check has measured, not that of the finding whose sentence is
+ * shown. */
 static const char *measure_of(const struct check_result *result)
 {
     const struct check *check = check_find_by_id(result->id);
-    return check && check->measures ? check->measures : "largest relative error";
+    return check && check->measures ? check->measures : "relative error";
 }
 
 static void print_failed_check(const struct check_result *check, const struct terminal *t)
@@ -96,7 +97,7 @@ static void print_failed_check(const struct check_result *check, const struct te
     untold_place(check, place);
     int used = snprintf(line, sizeof line, "%s%s%s", place, place[0] ? ": " : "", check->why);
     if (check->limit > 0) { /* 0: exact, any difference is a finding and its size says nothing */
-        used += snprintf(line + used, sizeof line - (size_t)used, " (%s %s, allowed %s)", measure_of(check),
+        used += snprintf(line + used, sizeof line - (size_t)used, " (worst of all: %s %s, allowed %s)", measure_of(check),
                          number_error(check->value, value), number_error(check->limit, limit));
     }
     if (check->findings > 1)
@@ -180,8 +181,10 @@ static void print_faults(const struct report *report, const struct terminal *t)
         if (f->outcome == FAULT_ACTIVE && !report->verbose) continue;
         char line[600], name[2 * DESCRIBE_TEXT], given[DESCRIBE_TEXT];
         snprintf(name, sizeof name, "%s%s", f->fault, describe_fault(&result->scenario->faults[i], given));
-        snprintf(line, sizeof line, "%s: its site %s was passed %llu times where it applies%s%s", outcomes[f->outcome],
-                 f->site ? f->site : "?", (unsigned long long)f->hits, f->why[0] ? "; " : "", f->why);
+        if (f->outcome == FAULT_NOT_HIT) snprintf(line, sizeof line, "%s: %s", outcomes[f->outcome], f->why);
+        else
+            snprintf(line, sizeof line, "%s: %s was passed %llu times where it applies%s%s", outcomes[f->outcome],
+                     f->site ? f->site : "its site", (unsigned long long)f->hits, f->why[0] ? "; " : "", f->why);
         int width = strlen(name) < 26 ? 26 : strlen(name) > 48 ? 26 : (int)strlen(name) + 1;
         terminal_paragraph(t, 2, name, width, f->outcome == FAULT_NOT_HIT ? STYLE_BAD : STYLE_WARN, line);
         any = true;
