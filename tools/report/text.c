@@ -225,11 +225,14 @@ static void print_evidence(const struct diagnosis *d, bool verbose, const struct
         if (isnan(e->inputs_agree_to) && isnan(e->differs_by)) continue; /* a deadlock has no numbers */
         if (first) terminal_paragraph(t, 2, "evidence", LABEL, STYLE_DIM, "relative differences from what is due, in the order of the dataflow");
         first = false;
-        number_error(e->inputs_agree_to, inputs);
-        bool follows = e->inputs_agree_to > 0.1 * e->differs_by;
-        const char *relation = follows ? "inputs differ by " : e->inputs_agree_to == 0 ? "inputs equal" : "inputs agree to ";
-        snprintf(line, sizeof line, "%s: %s%s, it %s by %s%s%s", e->tensor, relation, relation[strlen(relation) - 1] == ' ' ? inputs : "",
-                 follows ? "too" : "differs", number_error(e->differs_by, differs), e->ratio[0] ? ", got/due = " : "", e->ratio);
+        bool follows = e->inputs_agree_to > 0.1 * e->differs_by, equal = e->inputs_agree_to == 0, known = !isnan(e->inputs_agree_to);
+        struct phrase phrase = {line, sizeof line, 0};
+        phrase_add(&phrase, "%s: ", e->tensor);
+        if (known) phrase_add(&phrase, "%s%s, ", follows ? "inputs differ by " : equal ? "inputs equal" : "inputs agree to ",
+                              equal && !follows ? "" : number_error(e->inputs_agree_to, inputs));
+        if (isnan(e->differs_by)) phrase_add(&phrase, "it is not what is due"); /* no number, but a choice or an order */
+        else phrase_add(&phrase, "it %s by %s", follows ? "too" : "differs", number_error(e->differs_by, differs));
+        if (e->ratio[0]) phrase_add(&phrase, ", got/due = %s", e->ratio);
         terminal_paragraph(t, 2, "", LABEL, STYLE_DIM, line);
     }
 }
