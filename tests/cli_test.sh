@@ -92,7 +92,7 @@ check "fault given" 1 "$hpsim" "$small" --fault loss-divided-twice@rank=1,step=1
 says out '"given":'; says out '"loss-divided-twice@rank=1,step=1"'
 check "fault help" 0 "$hpsim" faults --help;            says out "microbatch"; says out "factor"
 check "fault's arguments" 0 "$hpsim" faults coll-dtype-mismatch; says out "takes       format"
-check "judged" 0 "$hpsim" "$small" --set precision.param=bf16 --set precision.compute=bf16; says out "judged in fp64: "
+check "judged" 0 "$hpsim" "$small" --checks deep --set precision.param=bf16 --set precision.compute=bf16; says out "judged in fp64: "
 
 # ---- validate ----
 check "validate" 0 "$hpsim" validate "$small";          says out "ok: small: 2 ranks = pipeline 2"
