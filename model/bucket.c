@@ -97,6 +97,16 @@ static void own_piece(struct unit *unit, struct unit_piece *piece, const struct 
     }
 }
 
+static bool piece_has_unused(const struct unit *unit, const struct unit_piece *piece)
+{
+    for (int i = 0; i < unit->count; i++) {
+        const struct unit_param *p = &unit->params[i];
+        size_t end = p->full_at + (size_t)(p->rows * p->columns);
+        if (p->unused && !p->frozen && p->full_at < piece->from + piece->count && end > piece->from) return true;
+    }
+    return false;
+}
+
 static void allocate(struct bucket *bucket, const struct unit_context *context, size_t probes_a_piece)
 {
     size_t bytes = format_storage_bytes(storage_of(context)), shards = (size_t)context->shard_group->size;
@@ -134,6 +144,7 @@ static void fill_bucket(struct bucket *bucket, int index, const struct cuts *cut
         struct unit_piece *piece = &unit->pieces[unit->pieces_count++];
         piece->from = cut->from;
         piece->count = cut->count;
+        bucket->has_unused = bucket->has_unused || piece_has_unused(unit, piece);
         own_piece(unit, piece, bucket, cut->at, context);
     }
     allocate(bucket, context, bucket->pieces[0].unit->probe_count);
@@ -366,6 +377,19 @@ static bool is_complete(const struct bucket *bucket, int microbatch)
     return true;
 }
 
+/* No hook runs for a parameter that nothing used: the graph is searched for such ones and their part of the bucket counts
+ * as there (find_unused_parameters), or the bucket waits for ever. */
+static bool is_ready(const struct bucket *bucket, const struct unit_context *context, struct where where)
+{
+    if (!bucket->has_unused || is_scattered(context)) return true;
+    bool ready = decision_site(context->plan, &site_ddp_ready, where, true, true);
+    for (int k = 0; k < bucket->pieces_count; k++) {
+        struct choice_fact fact = {&site_ddp_ready, where.step, where.microbatch, bucket->pieces[k].unit->index, 0, ready, 1};
+        record_push(context->record, choices, fact);
+    }
+    return ready;
+}
+
 static bool holds(const struct bucket *bucket, const struct unit *unit)
 {
     for (int k = 0; k < bucket->pieces_count; k++) {
@@ -392,7 +416,7 @@ void bucket_backward_done(struct unit *unit, const struct unit_context *context,
     unit->launched = 0;
     for (int b = 0; unit->sync_now && b < context->buckets_count; b++) {
         struct bucket *bucket = &context->buckets[b];
-        if (holds(bucket, unit) && is_complete(bucket, where.microbatch)) launch(bucket, context, where);
+        if (holds(bucket, unit) && is_complete(bucket, where.microbatch) && is_ready(bucket, context, where)) launch(bucket, context, where);
     }
     if (!unit->sync_now && decision_site(context->plan, &site_pp_grad_clear, where, false, false)) {
         unit_clear_accumulator(unit, storage_of(context));

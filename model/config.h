@@ -11,6 +11,7 @@ struct model_config {
     int layers, dim, heads, kv_heads, head_dim, ffn, vocab, seq;
     bool causal, rope, bias, tie_embeddings, document_mask;
     double norm_eps, rope_base;             /* 1e-5, 10000 */
+    int unused_rows;                        /* of a matrix in each layer that no forward reads; 0: there is none */
     char weights[1024];                     /* safetensors file with initial values; "" = by seed and name */
 };
 
@@ -78,11 +79,19 @@ enum loss_scaling { LOSS_SCALING_NONE, LOSS_SCALING_STATIC, LOSS_SCALING_DYNAMIC
 struct loss_scale_config { enum loss_scaling kind; double initial, growth, backoff; int interval; };
 
 enum optimizer_kind { OPTIMIZER_SGD, OPTIMIZER_ADAMW };
+/* The gradient's norm that is clipped: the root of the sum of squares, or the largest magnitude. */
+enum grad_norm { GRAD_NORM_L2, GRAD_NORM_INF };
+/* What the optimizer does with a parameter that nothing used, whose gradient is none: PyTorch's leaves it alone, under
+ * DDP (pytorch #28883) and FSDP2 too; where gradients are one flat buffer that is zeroed (Megatron-LM, ZeRO), it has
+ * zeros for a gradient, and weight decay acts on it. */
+enum no_gradient { NO_GRADIENT_SKIP, NO_GRADIENT_ZERO };
 struct train_config {
     int steps, global_batch;
     enum optimizer_kind optimizer;
     double lr, beta1, beta2, eps, weight_decay, momentum;
     double grad_clip;                       /* 0: none */
+    enum grad_norm grad_norm;
+    enum no_gradient no_gradient;
     char frozen[256];                       /* patterns of parameters without a gradient, by commas; * at the end: anything */
     struct loss_scale_config loss_scale;
     int loss_normalization;                 /* of loss_conventions.def; 0: token_mean */

@@ -75,7 +75,7 @@ struct factor_fact { const struct site *site; int step, microbatch, unit; double
 struct sync_fact { int step, microbatch, unit; bool synced, asked; };
 /* A decision as it was taken (count), each time; the range of a memory that was used: from, count of whole elements. */
 struct choice_fact { const struct site *site; int step, microbatch, unit; int64_t from, count, whole; };
-struct norm_fact { int step; double local_squares /* of what this rank owns, each element once */, norm, coefficient; double counted /* what its squares were multiplied by */; int members /* of the group that the sum was meant for */; };
+struct norm_fact { int step; double local /* of what this rank owns, each element once: its squares, or (inf) its largest magnitude */, norm, coefficient; double counted /* what its squares were multiplied by */; int members /* of the group that the sum was meant for */; };
 /* One gradient reduction, as its call was given it and as it gave it back: sketches, linear but for the last value. */
 struct reduction_fact { int step, microbatch, bucket; int parts; const double *sent /* [parts * 5]: what goes to each member; one where all get the same */; double received[5]; int bits; int64_t values /* significant bits of what came out (model/precision.h) */; };
 /* Loss scaling: what the loss was multiplied by, whether a gradient that is not finite was found, here and anywhere,

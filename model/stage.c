@@ -140,6 +140,7 @@ static struct layer_weights weights_of(struct unit *unit, enum format storage, b
 {
     struct layer_weights weights = {0};
     for (int i = 0; i < unit->count; i++) {
+        if (unit->params[i].unused) continue; /* the last */
         weights.at[i] = gradients ? unit_grad_tensor(unit, i, storage) : unit_param_tensor(unit, i, storage);
     }
     return weights;

@@ -40,7 +40,7 @@ static const struct finding *first_mismatch(const struct result *result, const s
     if (!mismatch || step_key(best) < step_key(mismatch)) return NULL;
     for (int i = 0; i < result->findings_count && !decision; i++) {
         const struct finding *f = &result->findings[i];
-        if ((f->site == &site_fsdp_sync_now || f->site == &site_dp_sync_now) && step_key(f) == step_key(mismatch) &&
+        if ((f->site == &site_fsdp_sync_now || f->site == &site_dp_sync_now || f->site == &site_ddp_ready) && step_key(f) == step_key(mismatch) &&
             f->place.rank == mismatch->place.rank)
             decision = f;
     }
