@@ -339,6 +339,30 @@ static void divide_before(struct bucket *bucket, const struct unit_context *cont
     ledger_scale(&bucket->sent_ledger, 1 / divisor);
 }
 
+/* The look is due before the reduction: behind it every member has what one of them brought. */
+static bool is_finite(const struct unit_context *context, const void *values, size_t count)
+{
+    double squares = context->ops->vector_sum_squares(values, count);
+    return squares - squares == 0;
+}
+
+static void look_before(struct bucket *bucket, const struct unit_context *context)
+{
+    size_t parts = is_scattered(context) ? (size_t)context->shard_group->size : 1;
+    if (!context->config->train.check_finite) return;
+    bucket->sent_finite = is_finite(context, bucket->sent, parts * (own_length(bucket, context) + bucket->probe_count));
+}
+
+static void look(const struct bucket *bucket, const struct unit_context *context)
+{
+    if (!context->config->train.check_finite) return;
+    bool before = decision_site(context->plan, &site_dp_finite_check, bucket->where, true, true);
+    struct finite_fact fact = {.step = bucket->where.step, .microbatch = bucket->where.microbatch, .unit = bucket->pieces[0].unit->index,
+                               .was = bucket->sent_finite};
+    fact.said = before ? fact.was : is_finite(context, bucket->pending, own_length(bucket, context));
+    record_push(context->record, finites, fact);
+}
+
 static void launch(struct bucket *bucket, const struct unit_context *context, struct where where)
 {
     bucket_apply(bucket, context, where);
@@ -353,6 +377,7 @@ static void launch(struct bucket *bucket, const struct unit_context *context, st
     divide_before(bucket, context);
     bucket->where = where;
     bucket->is_pending = true;
+    look_before(bucket, context);
     if (context->watch) sketch_sent(bucket, context);
     keep_own(bucket, context);
     reduce_start(bucket, context);
@@ -555,6 +580,7 @@ void bucket_apply(struct bucket *bucket, const struct unit_context *context, str
     communicator_reads(context->communicator, bucket->pending, length * format_storage_bytes(storage_of(context)),
                        &site_fsdp_grad_divisor, where);
     if (context->watch) note_reduction(bucket, context);
+    look(bucket, context);
     double left = divide(bucket, context, where.step);
     take_part(bucket, context);
     for (int k = 0; k < bucket->pieces_count; k++) take_over(bucket, k, context);

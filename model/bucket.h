@@ -28,6 +28,7 @@ struct bucket {
     void *sent, *pending;            /* what goes in; what comes out (one buffer where it is all-reduced) */
     struct collective *reducing;
     bool is_pending;
+    bool sent_finite;                /* noted with train.check_finite */
     bool has_unused;                 /* a parameter that no backward reaches */
     struct where where;              /* of its launch */
     void *kept;                      /* this rank's own part as it went in, where it will be needed (dp.bucket) */

@@ -92,6 +92,7 @@ struct train_config {
     double grad_clip;                       /* 0: none */
     enum grad_norm grad_norm;
     enum no_gradient no_gradient;
+    bool check_finite;                      /* each rank looks at its own gradient before it is reduced */
     char frozen[256];                       /* patterns of parameters without a gradient, by commas; * at the end: anything */
     struct loss_scale_config loss_scale;
     int loss_normalization;                 /* of loss_conventions.def; 0: token_mean */

@@ -78,6 +78,8 @@ struct choice_fact { const struct site *site; int step, microbatch, unit; int64_
 struct norm_fact { int step; double local /* of what this rank owns, each element once: its squares, or (inf) its largest magnitude */, norm, coefficient; double counted /* what its squares were multiplied by */; int members /* of the group that the sum was meant for */; };
 /* One gradient reduction, as its call was given it and as it gave it back: sketches, linear but for the last value. */
 struct reduction_fact { int step, microbatch, bucket; int parts; const double *sent /* [parts * 5]: what goes to each member; one where all get the same */; double received[5]; int bits; int64_t values /* significant bits of what came out (model/precision.h) */; };
+/* train.check_finite: what a rank says of its input to a reduction, and whether that was finite. */
+struct finite_fact { int step, microbatch, unit /* of the bucket's first piece */; bool said, was; };
 /* Loss scaling: what the loss was multiplied by, whether a gradient that is not finite was found, here and anywhere,
  * whether the update was left out, and the scale of the next step. */
 struct scale_fact { int step; double scale, unscaled_by; bool found_here, found, skipped; double next; double largest /* of the reduced gradient here, unscaled */; };
@@ -112,6 +114,7 @@ struct rank_record {
     RECORD_VECTOR(struct gradient_fact) gradients;
     RECORD_VECTOR(struct factor_fact) factors;
     RECORD_VECTOR(struct reduction_fact) reductions;
+    RECORD_VECTOR(struct finite_fact) finites;
     RECORD_VECTOR(struct sync_fact) syncs;
     RECORD_VECTOR(struct choice_fact) choices;
     RECORD_VECTOR(struct norm_fact) norms;

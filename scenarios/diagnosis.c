@@ -34,7 +34,7 @@ static const struct finding *first_mismatch(const struct result *result, const s
     const struct finding *mismatch = NULL, *decision = NULL;
     for (int i = 0; i < result->findings_count; i++) {
         const struct finding *f = &result->findings[i];
-        if (f->site && !strcmp(f->check, "collective-match") && (!mismatch || step_key(f) < step_key(mismatch)))
+        if (f->site && !strcmp(f->check, "collective-match") && f->site->kind == SITE_COMMUNICATION && (!mismatch || step_key(f) < step_key(mismatch)))
             mismatch = f;
     }
     if (!mismatch || step_key(best) < step_key(mismatch)) return NULL;
@@ -80,7 +80,8 @@ static struct finding guess(const struct evidence *evidence, const struct result
  * be their consequence. */
 static bool speaks(const struct finding *f)
 {
-    return !strcmp(f->check, "collective-match") || !strcmp(f->check, "race") || !strcmp(f->pattern, "wrong-format");
+    bool mismatch = !strcmp(f->check, "collective-match") && f->site && f->site->kind == SITE_COMMUNICATION;
+    return mismatch || !strcmp(f->check, "race") || !strcmp(f->pattern, "wrong-format");
 }
 
 /* The finding at the place of `first` that speaks for itself, of whichever check; else first. */

@@ -171,6 +171,8 @@ static const struct words table[] = {
      "look at no_sync: it must end before the forward of the last micro-batch"},
     {"dp.bucket", NULL, "Part of a bucket does not come out of its reduction as it must on {ranks} in step {step}: {first}",
      "look at where buckets begin and end: the last elements, a parameter as large as a bucket, the padding"},
+    {"dp.finite_check", NULL, "{Ranks} say{s} of {their} own gradient what holds of the sum over all ranks in step {step}: {first}",
+     "look whether a gradient is finite before it is reduced: behind the reduction all ranks have it"},
     {"hsdp.accumulate", NULL, "{Ranks} sum{s} only the last micro-batch over the replicas in step {step}: {first}",
      "add what earlier micro-batches' reduce-scatters gave before the all-reduce over replicas"},
     {"hsdp.replicate", NULL, "{Ranks} never sum{s} {their} shards' gradients over the replicas in step {step}: {first}",
