@@ -97,12 +97,12 @@ static void own_piece(struct unit *unit, struct unit_piece *piece, const struct 
     }
 }
 
-static bool piece_has_unused(const struct unit *unit, const struct unit_piece *piece)
+static bool piece_has_adapter(const struct unit *unit, const struct unit_piece *piece)
 {
     for (int i = 0; i < unit->count; i++) {
         const struct unit_param *p = &unit->params[i];
         size_t end = p->full_at + (size_t)(p->rows * p->columns);
-        if (p->unused && !p->frozen && p->full_at < piece->from + piece->count && end > piece->from) return true;
+        if (p->adapter && !p->frozen && p->full_at < piece->from + piece->count && end > piece->from) return true;
     }
     return false;
 }
@@ -144,7 +144,7 @@ static void fill_bucket(struct bucket *bucket, int index, const struct cuts *cut
         struct unit_piece *piece = &unit->pieces[unit->pieces_count++];
         piece->from = cut->from;
         piece->count = cut->count;
-        bucket->has_unused = bucket->has_unused || piece_has_unused(unit, piece);
+        bucket->has_adapter = bucket->has_adapter || piece_has_adapter(unit, piece);
         own_piece(unit, piece, bucket, cut->at, context);
     }
     allocate(bucket, context, bucket->pieces[0].unit->probe_count);
@@ -406,7 +406,8 @@ static bool is_complete(const struct bucket *bucket, int microbatch)
  * as there (find_unused_parameters), or the bucket waits for ever. */
 static bool is_ready(const struct bucket *bucket, const struct unit_context *context, struct where where)
 {
-    if (!bucket->has_unused || is_scattered(context)) return true;
+    if (!bucket->has_adapter || is_scattered(context)) return true;
+    if (model_uses_adapter(&context->config->model, context->data_rank, where.microbatch)) return true;
     bool ready = decision_site(context->plan, &site_ddp_ready, where, true, true);
     for (int k = 0; k < bucket->pieces_count; k++) {
         struct choice_fact fact = {&site_ddp_ready, where.step, where.microbatch, bucket->pieces[k].unit->index, 0, ready, 1};

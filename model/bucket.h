@@ -29,7 +29,7 @@ struct bucket {
     struct collective *reducing;
     bool is_pending;
     bool sent_finite;                /* noted with train.check_finite */
-    bool has_unused;                 /* a parameter that no backward reaches */
+    bool has_adapter;                 /* a parameter that not every backward reaches */
     struct where where;              /* of its launch */
     void *kept;                      /* this rank's own part as it went in, where it will be needed (dp.bucket) */
     const double *sent_sketch;       /* of each member's part, probes left out: in the record */

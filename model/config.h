@@ -7,13 +7,22 @@
 #include <stdint.h>
 #include "sim/format.h"
 
+/* Who uses the adapters: nobody, or the micro-batches of data rank 0, or micro-batch 0 of each data rank. */
+enum adapter_used { ADAPTER_NEVER, ADAPTER_FIRST_DATA_RANK, ADAPTER_FIRST_MICROBATCH };
 struct model_config {
     int layers, dim, heads, kv_heads, head_dim, ffn, vocab, seq;
     bool causal, rope, bias, tie_embeddings, document_mask;
     double norm_eps, rope_base;             /* 1e-5, 10000 */
-    int unused_rows;                        /* of a matrix in each layer that no forward reads; 0: there is none */
+    int adapter_rows;                       /* of a matrix beside each layer that not every forward uses; 0: there is none */
+    enum adapter_used adapter_used;
     char weights[1024];                     /* safetensors file with initial values; "" = by seed and name */
 };
+
+static inline bool model_uses_adapter(const struct model_config *m, int data_rank, int microbatch)
+{
+    if (m->adapter_rows == 0 || m->adapter_used == ADAPTER_NEVER) return false;
+    return m->adapter_used == ADAPTER_FIRST_DATA_RANK ? data_rank == 0 : microbatch == 0;
+}
 
 enum packing { PACKING_DOCUMENTS, PACKING_STREAM };
 struct data_config {

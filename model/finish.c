@@ -291,7 +291,7 @@ static void stamp(struct program *p, struct unit *unit)
 /* Nothing used it, and its gradient is none: the zeros in the buffer are not taken for one. */
 static bool is_left_alone(struct program *p, const struct unit_param *q, struct where where)
 {
-    if (!train_leaves_alone(&p->run->config->train, &p->run->params.params[q->param].info)) return false;
+    if (!train_leaves_alone(p->run->config, &p->run->params.params[q->param].info)) return false;
     return decision_site(p->run->plan, &site_optimizer_no_gradient, where, true, true);
 }
 

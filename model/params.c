@@ -61,11 +61,11 @@ int layer_params(const struct model_config *model, int layer, struct param_info 
     return LAYER_PARAMS_MAX;
 }
 
-bool layer_unused_param(const struct model_config *model, int layer, struct param_info *ret)
+bool layer_adapter(const struct model_config *model, int layer, struct param_info *ret)
 {
-    if (model->unused_rows == 0) return false;
-    *ret = param_matrix(layer, "unused", model->unused_rows, model->dim);
-    ret->is_unused = true;
+    if (model->adapter_rows == 0) return false;
+    *ret = param_matrix(layer, "adapter", model->adapter_rows, model->dim);
+    ret->is_adapter = true;
     return true;
 }
 

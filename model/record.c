@@ -59,7 +59,7 @@ struct param_table param_table_new(const struct model_config *model, struct aren
         struct param_info infos[LAYER_PARAMS_MAX];
         int count = layer_params(model, layer, infos);
         for (int i = 0; i < count; i++) add_param(&table, infos[i], layer + 1);
-        if (layer_unused_param(model, layer, &infos[0])) add_param(&table, infos[0], layer + 1);
+        if (layer_adapter(model, layer, &infos[0])) add_param(&table, infos[0], layer + 1);
     }
     add_param(&table, named("norm.weight", 1, model->dim, 1, true), model->layers + 1);
     if (!model->tie_embeddings) add_param(&table, named("output.weight", 2, model->vocab, model->dim, false), model->layers + 1);

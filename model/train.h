@@ -15,9 +15,9 @@ void initial_free(struct initial *initial);                                     
 bool train_is_frozen(const struct train_config *train, const char *name);
 
 /* Does the optimizer leave this parameter alone since nothing uses it? */
-static inline bool train_leaves_alone(const struct train_config *train, const struct param_info *info)
+static inline bool train_leaves_alone(const struct run_config *config, const struct param_info *info)
 {
-    return info->is_unused && train->no_gradient == NO_GRADIENT_SKIP;
+    return info->is_adapter && config->model.adapter_used == ADAPTER_NEVER && config->train.no_gradient == NO_GRADIENT_SKIP;
 }
 
 struct train_options {

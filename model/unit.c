@@ -52,7 +52,7 @@ void unit_init(struct unit *unit, const struct unit_context *context, int index,
         p->dims = table->params[params[i]].info.dims;
         p->rows = table->params[params[i]].rows;
         p->columns = table->params[params[i]].columns;
-        p->unused = table->params[params[i]].info.is_unused;
+        p->adapter = table->params[params[i]].info.is_adapter;
         struct where where = WHERE_NONE;
         where.rank = context->record->rank;
         where.stage = context->record->stage;

@@ -10,7 +10,7 @@ static const struct { int pp, replicate, shard, zero, buckets; } layouts[LAYOUTS
     {1, 3, 1, 0, 0}, {2, 3, 1, 0, 130}, {1, 1, 3, 1, 0}, {2, 1, 3, 1, 210}, {1, 1, 5, 2, 0}, {2, 1, 3, 2, 90},
     {2, 1, 5, 3, 0}, {1, 3, 1, 3, 0}, {1, 1, 15, 3, 0}};
 
-static struct run_config config_of(int i, int unused_rows)
+static struct run_config config_of(int i, int adapter_rows)
 {
     struct run_config config = small_config();
     struct layout *l = &config.layout;
@@ -22,7 +22,7 @@ static struct run_config config_of(int i, int unused_rows)
     l->microbatches = 15 / layout_data_ranks(l);
     l->reshard_after_forward = l->zero == ZERO_3;
     if (l->pp == 1) l->layers_per_stage[0] = 5;
-    config.model.unused_rows = unused_rows;
+    config.model.adapter_rows = adapter_rows;
     config.train.steps = 3;
     return config;
 }
@@ -75,7 +75,7 @@ START_TEST(no_gradient)
             const struct rank_record *rank = &record->rank[r];
             for (int i = 0; i < rank->tensors.count; i++) {
                 const struct tensor_fact *last = &rank->tensors.items[i];
-                if (last->step != 2 || last->kind != TENSOR_PARAM || !record->params.params[last->param].info.is_unused) continue;
+                if (last->step != 2 || last->kind != TENSOR_PARAM || !record->params.params[last->param].info.is_adapter) continue;
                 const struct tensor_fact *first = find(rank, TENSOR_PARAM, -1, last->param, last->first, last->elements);
                 ck_assert_ptr_nonnull(first);
                 const float *before = first->data, *after = last->data;
@@ -88,7 +88,7 @@ START_TEST(no_gradient)
             }
             for (int i = 0; i < rank->updates.count; i++) {
                 const struct update_fact *f = &rank->updates.items[i];
-                if (record->params.params[f->param].info.is_unused && f->elements > 0) ck_assert_int_eq(f->updates, mode % 2);
+                if (record->params.params[f->param].info.is_adapter && f->elements > 0) ck_assert_int_eq(f->updates, mode % 2);
             }
         }
         ck_assert_int_eq(seen, 5 * 7 * 12);
@@ -155,26 +155,32 @@ END_TEST
 static const struct {
     const char *site, *deviation, *text;
     int layout, rank, layer;
+    enum adapter_used used;
     const char *component, *ranks;
 } cases[] = {
-    {"ddp.ready", "never", NULL, 0, -1, -1, "ddp", "0 1 2"},
-    {"ddp.ready", "never", NULL, 0, 1, -1, "ddp", "1"},
-    {"ddp.ready", "never", NULL, 0, -1, 2, "ddp", "0 1 2"},
-    {"ddp.ready", "never", NULL, 2, -1, 3, "ddp", "0 1 2"},
-    {"ddp.ready", "never", NULL, 2, 2, -1, "ddp", "2"},
-    {"optimizer.no_gradient", "never", NULL, 0, 1, -1, "optimizer", "1"},
-    {"optimizer.no_gradient", "never", NULL, 5, -1, 3, "optimizer", NULL},
-    {"optimizer.no_gradient", "never", NULL, 7, -1, 3, "optimizer", "0 1 2"},
-    {"optimizer.entries", "set", "2", 0, 1, 3, "optimizer", "1"},
-    {"optimizer.entries", "set", "2", 6, 2, -1, "optimizer", "2"},
-    {"clip.empty_shard", "never", NULL, 6, -1, -1, "grad.norm", NULL},
-    {"clip.empty_shard", "never", NULL, 8, 14, -1, "grad.norm", NULL},
-    {"clip.empty_shard", "never", NULL, 5, -1, -1, "grad.norm", NULL},
+    {"ddp.ready", "never", NULL, 0, -1, -1, ADAPTER_NEVER, "ddp", "0 1 2"},
+    {"ddp.ready", "never", NULL, 0, 1, -1, ADAPTER_NEVER, "ddp", "1"},
+    {"ddp.ready", "never", NULL, 0, -1, 2, ADAPTER_NEVER, "ddp", "0 1 2"},
+    {"ddp.ready", "never", NULL, 2, -1, 3, ADAPTER_NEVER, "ddp", "0 1 2"},
+    {"ddp.ready", "never", NULL, 2, 2, -1, ADAPTER_NEVER, "ddp", "2"},
+    {"optimizer.no_gradient", "never", NULL, 0, 1, -1, ADAPTER_NEVER, "optimizer", "1"},
+    {"optimizer.no_gradient", "never", NULL, 5, -1, 3, ADAPTER_NEVER, "optimizer", NULL},
+    {"optimizer.no_gradient", "never", NULL, 7, -1, 3, ADAPTER_NEVER, "optimizer", "0 1 2"},
+    {"optimizer.entries", "set", "2", 0, 1, 3, ADAPTER_NEVER, "optimizer", "1"},
+    {"optimizer.entries", "set", "2", 6, 2, -1, ADAPTER_NEVER, "optimizer", "2"},
+    {"clip.empty_shard", "never", NULL, 6, -1, -1, ADAPTER_NEVER, "grad.norm", NULL},
+    {"clip.empty_shard", "never", NULL, 8, 14, -1, ADAPTER_NEVER, "grad.norm", NULL},
+    {"clip.empty_shard", "never", NULL, 5, -1, -1, ADAPTER_NEVER, "grad.norm", NULL},
+    {"ddp.ready", "never", NULL, 0, -1, -1, ADAPTER_FIRST_DATA_RANK, "ddp", "1 2"},
+    {"ddp.ready", "never", NULL, 2, -1, 3, ADAPTER_FIRST_DATA_RANK, "ddp", "1 2"},
+    {"ddp.ready", "never", NULL, 2, -1, -1, ADAPTER_FIRST_MICROBATCH, "ddp", "0 1 2"},
+    {"clip.empty_shard", "never", NULL, 6, -1, -1, ADAPTER_FIRST_MICROBATCH, "grad.norm", NULL},
 };
 
 START_TEST(place_is_found)
 {
     struct run_config config = config_of(cases[_i].layout, 2);
+    config.model.adapter_used = cases[_i].used;
     config.train.grad_norm = !strncmp(cases[_i].site, "clip", 4) ? GRAD_NORM_INF : GRAD_NORM_L2;
     struct small_fault fault = {cases[_i].site, cases[_i].deviation, cases[_i].text, 0, cases[_i].rank, -1, -1, cases[_i].layer};
     for (int armed = 0; armed < 2; armed++) {

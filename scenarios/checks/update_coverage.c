@@ -24,7 +24,7 @@ static bool has_gradient(const struct rank_record *rank, const struct update_fac
 
 static bool rests(const struct record *record, int param)
 {
-    return train_leaves_alone(&record->config.train, &record->params.params[param].info);
+    return train_leaves_alone(&record->config, &record->params.params[param].info);
 }
 
 static const struct site *site_of(const struct record *record, const struct rank_record *rank, const struct update_fact *fact)
