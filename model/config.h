@@ -94,6 +94,8 @@ enum grad_norm { GRAD_NORM_L2, GRAD_NORM_INF };
  * DDP (pytorch #28883) and FSDP2 too; where gradients are one flat buffer that is zeroed (Megatron-LM, ZeRO), it has
  * zeros for a gradient, and weight decay acts on it. */
 enum no_gradient { NO_GRADIENT_SKIP, NO_GRADIENT_ZERO };
+/* Which parameters weight decay leaves out: none, or those of one dimension, norms and biases. */
+enum no_decay { NO_DECAY_NONE, NO_DECAY_VECTORS };
 struct train_config {
     int steps, global_batch;
     enum optimizer_kind optimizer;
@@ -101,11 +103,17 @@ struct train_config {
     double grad_clip;                       /* 0: none */
     enum grad_norm grad_norm;
     enum no_gradient no_gradient;
+    enum no_decay no_decay;
     bool check_finite;                      /* each rank looks at its own gradient before it is reduced */
     char frozen[256];                       /* patterns of parameters without a gradient, by commas; * at the end: anything */
     struct loss_scale_config loss_scale;
     int loss_normalization;                 /* of loss_conventions.def; 0: token_mean */
 };
+
+static inline bool train_exempts_from_decay(const struct train_config *train, int dims)
+{
+    return train->no_decay == NO_DECAY_VECTORS && dims == 1;
+}
 
 enum schedule_kind_limits { SCHEDULE_NAME_MAX = 32, STAGES_MAX = 256 };
 enum zero_stage { ZERO_0 = 0, ZERO_1 = 1, ZERO_2 = 2, ZERO_3 = 3 };

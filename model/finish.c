@@ -247,6 +247,11 @@ static double clip(struct program *p)
 
 /* ---- update ---- */
 
+static double decay_of(const struct program *p, const struct unit_param *q)
+{
+    return q->no_decay ? 0 : p->run->config->train.weight_decay;
+}
+
 /* Returns how many elements were written. */
 static int64_t update_slice(struct program *p, struct unit *unit, const struct slice *slice, void *held, double coefficient)
 {
@@ -254,15 +259,16 @@ static int64_t update_slice(struct program *p, struct unit *unit, const struct s
     const struct ops *ops = p->run->ops;
     enum format storage = storage_of(p);
     size_t count = (size_t)slice->count;
+    double weight_decay = decay_of(p, &unit->params[slice->i]);
     char *values = element_at(held, slice->at, storage), *moment1 = element_at(unit->moment1, slice->at, storage),
          *moment2 = element_at(unit->moment2, slice->at, storage);
     const char *gradient = element_at(unit->reduced, slice->at, storage);
     if (train->optimizer == OPTIMIZER_ADAMW) {
         ops->adamw_update(values, gradient, moment1, moment2, count, coefficient, train->lr, train->beta1, train->beta2, train->eps,
-                          train->weight_decay, unit->updates + 1);
+                          weight_decay, unit->updates + 1);
     } else {
         ops->sgd_update(values, gradient, train->momentum != 0 ? moment1 : NULL, count, coefficient, train->lr, train->momentum,
-                        train->weight_decay, unit->updates + 1);
+                        weight_decay, unit->updates + 1);
     }
     vector_round(values, count, storage, p->run->config->precision.master);
     return slice->count;
@@ -311,7 +317,7 @@ static void update(struct program *p, struct unit *unit, double coefficient, boo
         const struct unit_param *q = &unit->params[slice->i];
         where.param = p->run->params.params[q->param].info.name;
         struct update_fact fact = {.step = p->step, .unit = unit->part ? p->run->config->model.layers + 1 : unit->index,
-                                   .param = q->param, .elements = slice->count};
+                                   .param = q->param, .elements = slice->count, .weight_decay = decay_of(p, q)};
         bool owns = decision_site(p->run->plan, &site_optimizer_owns, where, !q->frozen, !q->frozen);
         bool rests = is_left_alone(p, q, where);
         if (owns && has_gradient && !q->frozen && !rests) {

@@ -84,7 +84,7 @@ struct finite_fact { int step, microbatch, unit /* of the bucket's first piece *
  * whether the update was left out, and the scale of the next step. */
 struct scale_fact { int step; double scale, unscaled_by; bool found_here, found, skipped; double next; double largest /* of the reduced gradient here, unscaled */; };
 struct report_fact { int step; double logged, scale /* what the reduced loss was multiplied by */; double contributed, averaged /* into and out of loss.report_reduce */; };
-struct update_fact { int step, unit, param; int64_t elements /* of this rank's shard */; int updates; int version /* after */; };
+struct update_fact { int step, unit, param; int64_t elements /* of this rank's shard */; int updates; int version /* after */; double weight_decay /* it was updated with */; };
 
 /* A run of elements of one parameter: what a rank owns of it. */
 enum tensor_kind { TENSOR_GRADIENT /* raw, reduced */, TENSOR_PARAM /* after the update; step -1: initial */ };

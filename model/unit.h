@@ -30,7 +30,7 @@ struct unit_param {
     int param;                       /* index into the param_table */
     int dims;                        /* 1 or 2 */
     int64_t rows, columns;
-    bool frozen, adapter;
+    bool frozen, adapter, no_decay;
     size_t full_at;                  /* elements, into full and grad */
     int64_t shard_rows;              /* zero 3: rows of each shard, padding included */
     size_t shard_at;                 /* zero 3: elements, into every rank's shard */

@@ -39,6 +39,8 @@ static const struct words table[] = {
      "look at the index that the sampler computes from step, data rank and micro-batch"},
     {"labels", NULL, "{Ranks} train{s} on other targets than the tokens that come next in step {step}: {first}",
      "look at who shifts the labels: the data loader or the loss, but not both"},
+    {"fsdp.no_decay", NULL, "{Ranks} decay{s} parameters that weight decay is to leave out, since sharding lost the tag: {first}",
+     "look at how parameters are told apart once they are shards: a flat one has one dimension, or another name"},
     {"fsdp.attributes", NULL, "{Ranks} train{s} a parameter that is frozen, since sharding lost the tag: {first}",
      "look at what is copied from a parameter to its sharded form: requires_grad, no-decay and other attributes too"},
     {"fsdp.optimizer_params", NULL,

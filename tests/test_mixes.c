@@ -91,6 +91,7 @@ static void draw_adapter(struct random_stream *r, struct run_config *config)
     config->model.adapter_rows = drawn(r, 3) ? 0 : 1 + drawn(r, 6);
     config->model.adapter_used = (enum adapter_used)drawn(r, 3);
     t->check_finite = drawn(r, 2);
+    t->no_decay = drawn(r, 2) ? NO_DECAY_VECTORS : NO_DECAY_NONE;
     t->no_gradient = drawn(r, 2) ? NO_GRADIENT_ZERO : NO_GRADIENT_SKIP;
     t->grad_norm = drawn(r, 3) ? GRAD_NORM_L2 : GRAD_NORM_INF;
     if (t->grad_norm == GRAD_NORM_INF) t->grad_clip *= 0.03;

@@ -1,5 +1,6 @@
 /* Parameters that nothing uses, and the two norms: what they may not change, what train.no_gradient does to them under
- * each sharding, what the largest magnitude is, and that what goes wrong with them is caught and named. */
+ * each sharding, an adapter's forward and backward, what weight decay
+ * leaves out, what the largest magnitude is, and that what goes wrong with them is caught and named. */
 #include <math.h>
 #include <stdio.h>
 
@@ -151,6 +152,90 @@ START_TEST(largest_magnitude)
 }
 END_TEST
 
+/* One step of SGD from the captured gradient, element by element: norms and biases are not decayed where no_decay says so. */
+START_TEST(no_decay)
+{
+    for (int exempt = 0; exempt < 2; exempt++) {
+        struct run_config config = config_of(_i, 2);
+        config.model.bias = true;
+        config.train.steps = 1;
+        config.train.optimizer = OPTIMIZER_SGD;
+        config.train.grad_clip = 0;
+        config.train.no_gradient = NO_GRADIENT_ZERO;
+        config.train.no_decay = exempt ? NO_DECAY_VECTORS : NO_DECAY_NONE;
+        struct record *record = record_of(&config);
+        int64_t seen[2] = {0};
+        for (int r = 0; r < record->ranks; r++) {
+            for (int i = 0; i < record->rank[r].tensors.count; i++) {
+                const struct tensor_fact *g = &record->rank[r].tensors.items[i];
+                if (g->kind != TENSOR_GRADIENT) continue;
+                const struct tensor_fact *first = find(&record->rank[r], TENSOR_PARAM, -1, g->param, g->first, g->elements),
+                                         *last = find(&record->rank[r], TENSOR_PARAM, 0, g->param, g->first, g->elements);
+                bool vector = record->params.params[g->param].info.dims == 1;
+                const float *gradient = g->data, *before = first->data, *after = last->data;
+                for (int64_t k = 0; k < g->elements; k++) {
+                    float direction = vector && exempt ? gradient[k] : fmaf((float)config.train.weight_decay, before[k], gradient[k]);
+                    ck_assert_float_eq(after[k], fmaf((float)-config.train.lr, direction, before[k]));
+                }
+                seen[vector] += g->elements;
+            }
+        }
+        ck_assert(seen[0] > 0 && seen[1] > 0);
+        record_free(record);
+    }
+}
+END_TEST
+
+static void add_sketches(const struct record *record, int unit, enum sketch_kind kind, int microbatch, double sign, double sum[4])
+{
+    for (int i = 0; i < record->rank[0].sketches.count; i++) {
+        const struct sketch_fact *f = &record->rank[0].sketches.items[i];
+        if (f->step != 0 || f->unit != unit || f->kind != kind || f->microbatch != microbatch) continue;
+        for (int k = 0; k < 4; k++) sum[k] += sign * f->value[k];
+    }
+}
+
+static void sketch_of_adapter(const struct record *record, enum tensor_kind kind, int step, double ret[5])
+{
+    struct error error = {0};
+    const struct ops *ops = ops_get(FORMAT_FP64, NULL, "fixed", &error);
+    for (int i = 0; i < record->rank[0].tensors.count; i++) {
+        const struct tensor_fact *f = &record->rank[0].tensors.items[i];
+        bool first = record->params.params[f->param].info.is_adapter && record->params.params[f->param].unit == 1;
+        if (first && f->kind == kind && f->step == step) ops->vector_sketch(ret, f->data, (size_t)f->elements);
+    }
+}
+
+/* With a row a position: the first layer's output is W more where it is used, the same where not, and W's gradient is the
+ * sum of the output's gradients of those sequences. Sketches are linear. */
+START_TEST(forward_and_backward)
+{
+    struct run_config config = config_of(0, 18);
+    config.layout.dp_replicate = 1;
+    config.layout.microbatches = 5; /* of three sequences */
+    config.precision = precision_of(FORMAT_FP64);
+    ck_assert_int_eq(config.model.seq, 18);
+    struct record *without = record_of(&config);
+    config.model.adapter_used = ADAPTER_FIRST_MICROBATCH;
+    struct record *with = record_of(&config);
+    double w[5] = {0}, gradient[5] = {0}, due[4] = {0};
+    sketch_of_adapter(with, TENSOR_PARAM, -1, w);
+    sketch_of_adapter(with, TENSOR_GRADIENT, 0, gradient);
+    add_sketches(with, 2, SKETCH_BACKWARD_OUT, 0, 1, due);
+    ck_assert_double_gt(gradient[4], 0);
+    for (int k = 0; k < 4; k++) ck_assert_double_eq_tol(gradient[k], due[k], 1e-12 * sqrt(gradient[4]) + 1e-15);
+    for (int m = 0; m < 5; m++) {
+        double more[4] = {0};
+        add_sketches(with, 1, SKETCH_FORWARD_OUT, m, 1, more);
+        add_sketches(without, 1, SKETCH_FORWARD_OUT, m, -1, more);
+        for (int k = 0; k < 4; k++) ck_assert_double_eq_tol(more[k], m == 0 ? 3 * w[k] : 0, 1e-12);
+        if (m == 0) ck_assert_double_gt(fabs(more[0]), 1e-6);
+    }
+    record_free(with);
+    record_free(without);
+}
+END_TEST
+
 /* Healthy runs raise nothing; what goes wrong is named. */
 static const struct {
     const char *site, *deviation, *text;
@@ -175,12 +260,15 @@ static const struct {
     {"ddp.ready", "never", NULL, 2, -1, 3, ADAPTER_FIRST_DATA_RANK, "ddp", "1 2"},
     {"ddp.ready", "never", NULL, 2, -1, -1, ADAPTER_FIRST_MICROBATCH, "ddp", "0 1 2"},
     {"clip.empty_shard", "never", NULL, 6, -1, -1, ADAPTER_FIRST_MICROBATCH, "grad.norm", NULL},
+    {"fsdp.no_decay", "never", NULL, 6, 2, 3, ADAPTER_NEVER, "fsdp.params", "2"},
+    {"fsdp.no_decay", "never", NULL, 5, -1, -1, ADAPTER_NEVER, "fsdp.params", NULL},
 };
 
 START_TEST(place_is_found)
 {
     struct run_config config = config_of(cases[_i].layout, 2);
     config.model.adapter_used = cases[_i].used;
+    config.train.no_decay = NO_DECAY_VECTORS;
     config.train.grad_norm = !strncmp(cases[_i].site, "clip", 4) ? GRAD_NORM_INF : GRAD_NORM_L2;
     struct small_fault fault = {cases[_i].site, cases[_i].deviation, cases[_i].text, 0, cases[_i].rank, -1, -1, cases[_i].layer};
     for (int armed = 0; armed < 2; armed++) {
@@ -211,6 +299,8 @@ int main(void)
     tcase_add_loop_test(tcase, no_gradient, 0, LAYOUTS);
     tcase_add_loop_test(tcase, nothing_else_changes, 0, LAYOUTS);
     tcase_add_loop_test(tcase, largest_magnitude, 0, LAYOUTS);
+    tcase_add_loop_test(tcase, no_decay, 0, LAYOUTS);
+    tcase_add_test(tcase, forward_and_backward);
     tcase_add_loop_test(tcase, place_is_found, 0, (int)(sizeof cases / sizeof cases[0]));
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

@@ -3,6 +3,7 @@
  * Read off: the write counters of every shard. Limit: exact, 1 a step; the version after it is the next step's.
  * A frozen parameter is updated by nobody, nor is one that nothing used and that train.no_gradient leaves alone, nor any
  * in a step that is left out (loss scaling).
+ * A tag of weight decay is held to train.no_decay (site fsdp.no_decay).
  * An empty shard needs no update. A shard that had no gradient at all is not updated either; where that is
  * due to a gradient that got lost, contribution tells. Sites: fsdp.optimizer_params where the optimizer did write and the
  * shard is as it was; fsdp.attributes where a frozen parameter is updated that has a gradient too; optimizer.no_gradient
@@ -54,6 +55,22 @@ static void find_update(const struct evidence *e, struct check_output *output, i
     check_find(output, &finding);
 }
 
+static void check_decay(const struct evidence *e, struct check_output *output, int rank, const struct update_fact *fact)
+{
+    const struct train_config *train = &e->parallel->config.train;
+    const struct param_info *info = &e->parallel->params.params[fact->param].info;
+    double due = train_exempts_from_decay(train, info->dims) ? 0 : train->weight_decay;
+    if (fact->updates == 0 || fact->weight_decay == due) return;
+    struct finding finding = finding_new(&site_fsdp_no_decay, place_at_unit(&e->parallel->config, rank, fact->step, -1, fact->unit));
+    finding.place.param = info->name;
+    finding.expected = due;
+    finding.got = fact->weight_decay;
+    finding_pattern(&finding, "decayed");
+    finding_say(&finding, "rank %d updates its shard of %s with weight decay %g in step %d where %g is due", rank, info->name, fact->weight_decay, fact->step, due);
+    check_value(output, 1, 0);
+    check_find(output, &finding);
+}
+
 /* Every parameter of a rank's units has its counter. */
 static void check_present(const struct evidence *e, struct check_output *output, const struct rank_record *rank,
                           int step)
@@ -87,6 +104,7 @@ static void run(const struct evidence *e, struct check_output *output)
                 bool good = fact->updates == due && fact->version == step + 1;
                 check_value(output, !good, 0);
                 if (!good) find_update(e, output, r, fact);
+                check_decay(e, output, r, fact);
             }
             if (facts_finished(record)) check_present(e, output, rank, step);
         }
