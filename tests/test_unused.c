@@ -260,7 +260,7 @@ static const struct {
     {"ddp.ready", "never", NULL, 2, -1, 3, ADAPTER_FIRST_DATA_RANK, "ddp", "1 2"},
     {"ddp.ready", "never", NULL, 2, -1, -1, ADAPTER_FIRST_MICROBATCH, "ddp", "0 1 2"},
     {"clip.empty_shard", "never", NULL, 6, -1, -1, ADAPTER_FIRST_MICROBATCH, "grad.norm", NULL},
-    {"fsdp.no_decay", "never", NULL, 6, 2, 3, ADAPTER_NEVER, "fsdp.params", "2"},
+    {"fsdp.no_decay", "never", NULL, 6, 2, 1, ADAPTER_NEVER, "fsdp.params", "2"},
     {"fsdp.no_decay", "never", NULL, 5, -1, -1, ADAPTER_NEVER, "fsdp.params", NULL},
 };
 
