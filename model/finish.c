@@ -301,6 +301,16 @@ static bool is_left_alone(struct program *p, const struct unit_param *q, struct 
     return decision_site(p->run->plan, &site_optimizer_no_gradient, where, true, true);
 }
 
+/* All that is trained of it is left alone: the step is done with nothing written. */
+static bool rests(const struct program *p, const struct unit *unit)
+{
+    for (int i = 0; i < unit->count; i++) {
+        const struct unit_param *q = &unit->params[i];
+        if (!q->frozen && !train_leaves_alone(p->run->config, &p->run->params.params[q->param].info)) return false;
+    }
+    return true;
+}
+
 /* How many entries of the optimizer's owner map are this slice's; each updates it. */
 static int owners_of(struct program *p, struct where where)
 {
@@ -311,7 +321,7 @@ static void update(struct program *p, struct unit *unit, double coefficient, boo
 {
     struct where where = program_where(p, -1, unit->index);
     /* As PyTorch: a parameter without a gradient is left alone. A step that all leave out is done, with nothing written. */
-    bool has_gradient = unit_has_gradient(unit) && !skipped, any = skipped || unit->trained_count == 0, wrote = false;
+    bool has_gradient = unit_has_gradient(unit) && !skipped, any = skipped || rests(p, unit), wrote = false;
     for (int k = 0; k < unit->slices_count; k++) {
         const struct slice *slice = &unit->slices[k];
         const struct unit_param *q = &unit->params[slice->i];
@@ -319,8 +329,8 @@ static void update(struct program *p, struct unit *unit, double coefficient, boo
         struct update_fact fact = {.step = p->step, .unit = unit->part ? p->run->config->model.layers + 1 : unit->index,
                                    .param = q->param, .elements = slice->count, .weight_decay = decay_of(p, q)};
         bool owns = decision_site(p->run->plan, &site_optimizer_owns, where, !q->frozen, !q->frozen);
-        bool rests = is_left_alone(p, q, where);
-        if (owns && has_gradient && !q->frozen && !rests) {
+        bool alone = is_left_alone(p, q, where);
+        if (owns && has_gradient && !q->frozen && !alone) {
             void *held = held_by_optimizer(p, unit, where);
             int64_t written = 0;
             for (int times = owners_of(p, where); times > 0; times--) written += update_slice(p, unit, slice, held, coefficient);
@@ -330,7 +340,7 @@ static void update(struct program *p, struct unit *unit, double coefficient, boo
         }
         tensor_site(p->run->plan, &site_optimizer_update, where,
                     tensor_1d(element_at(unit->master, slice->at, storage_of(p)), storage_of(p), slice->count));
-        fact.version = any || q->frozen || rests ? p->step + 1 : unit->shard_version.terms[0].origin.step;
+        fact.version = any || q->frozen || alone ? p->step + 1 : unit->shard_version.terms[0].origin.step;
         record_push(p->record, updates, fact);
     }
     unit->updates += wrote;

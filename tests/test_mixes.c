@@ -94,6 +94,7 @@ static void draw_adapter(struct random_stream *r, struct run_config *config)
     t->no_decay = drawn(r, 2) ? NO_DECAY_VECTORS : NO_DECAY_NONE;
     t->no_gradient = drawn(r, 2) ? NO_GRADIENT_ZERO : NO_GRADIENT_SKIP;
     t->grad_norm = drawn(r, 3) ? GRAD_NORM_L2 : GRAD_NORM_INF;
+    if (!drawn(r, 8)) snprintf(t->frozen, sizeof t->frozen, "layers.2.at*,layers.2.f*,layers.3.at*,layers.3.f*"); /* but for adapters */
     if (t->grad_norm == GRAD_NORM_INF) t->grad_clip *= 0.03;
 }
 
