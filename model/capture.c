@@ -29,7 +29,7 @@ static double terms_norm(const struct program *p, const struct unit *unit, int i
 {
     static const int matrix_of[] = {[LAYER_BQ] = LAYER_WQ, [LAYER_BK] = LAYER_WK, [LAYER_BV] = LAYER_WV, [LAYER_BO] = LAYER_WO,
                                     [LAYER_B1] = LAYER_W1, [LAYER_B2] = LAYER_W2, [LAYER_B3] = LAYER_W3};
-    if (unit->index == 0 || unit->index == p->run->config->model.layers + 1) return 0;
+    if (unit->index == 0 || unit->index == p->run->config->model.layers + 1 || unit->params[i].adapter) return 0;
     int matrix = i >= LAYER_BQ ? matrix_of[i] : i;
     double own = i >= LAYER_BQ ? gradient_norm(p, unit, matrix) : 0;
     bool through_softmax = matrix == LAYER_WQ || matrix == LAYER_WK;

@@ -61,6 +61,14 @@ int layer_params(const struct model_config *model, int layer, struct param_info 
     return LAYER_PARAMS_MAX;
 }
 
+bool layer_adapter(const struct model_config *model, int layer, struct param_info *ret)
+{
+    if (model->adapter_rows == 0) return false;
+    *ret = param_matrix(layer, "adapter", model->adapter_rows, model->dim);
+    ret->is_adapter = true;
+    return true;
+}
+
 static bool param_name_ends(const char *name, const char *end)
 {
     size_t length = strlen(name), end_length = strlen(end);

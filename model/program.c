@@ -48,7 +48,7 @@ static void make_groups(struct program *p)
 static void add_unit(struct program *p, int index, int part)
 {
     const struct param_table *table = &p->run->params;
-    int params[LAYER_PARAMS_MAX], count = 0;
+    int params[UNIT_PARAMS_MAX], count = 0;
     for (int i = 0; i < table->count; i++) {
         if (table->params[i].unit == index) params[count++] = i;
     }

@@ -53,12 +53,13 @@ static struct param_info named(const char *name, int dims, int64_t rows, int64_t
 struct param_table param_table_new(const struct model_config *model, struct arena *arena)
 {
     struct param_table table = {0};
-    table.params = arena_zalloc(arena, (size_t)(model->layers * LAYER_PARAMS_MAX + 3) * sizeof *table.params);
+    table.params = arena_zalloc(arena, (size_t)(model->layers * UNIT_PARAMS_MAX + 3) * sizeof *table.params);
     add_param(&table, named("tok_embeddings.weight", 2, model->vocab, model->dim, false), 0);
     for (int layer = 0; layer < model->layers; layer++) {
         struct param_info infos[LAYER_PARAMS_MAX];
         int count = layer_params(model, layer, infos);
         for (int i = 0; i < count; i++) add_param(&table, infos[i], layer + 1);
+        if (layer_adapter(model, layer, &infos[0])) add_param(&table, infos[0], layer + 1);
     }
     add_param(&table, named("norm.weight", 1, model->dim, 1, true), model->layers + 1);
     if (!model->tie_embeddings) add_param(&table, named("output.weight", 2, model->vocab, model->dim, false), model->layers + 1);

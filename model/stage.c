@@ -140,6 +140,7 @@ static struct layer_weights weights_of(struct unit *unit, enum format storage, b
 {
     struct layer_weights weights = {0};
     for (int i = 0; i < unit->count; i++) {
+        if (unit->params[i].adapter) continue; /* the last */
         weights.at[i] = gradients ? unit_grad_tensor(unit, i, storage) : unit_param_tensor(unit, i, storage);
     }
     return weights;
@@ -300,6 +301,7 @@ void stage_forward(struct program *p, int microbatch)
         } else {
             struct layer_weights weights = weights_of(unit, storage_of(p), false);
             mb->layers[i] = layer_forward(&context, y, x, &weights, mb->arena);
+            adapter_forward(p, mb, unit, y);
             advance(p, layer_forward_flops(model, rows_of(p)));
         }
         tensor_site(p->run->plan, &site_layer_forward, where, y);
@@ -406,6 +408,7 @@ void stage_backward(struct program *p, int microbatch)
             struct arena_mark mark = arena_mark(mb->arena); /* what the weights' part needs of the input's dies with it */
             layer_backward_input(&context, dx, dy, &weights, mb->layers[i], mb->arena);
             layer_backward_weight(&context, &gradients, mb->layers[i]);
+            adapter_backward(p, mb, unit, dy);
             arena_release(mb->arena, mark);
             memcpy(probes, mb->output_probes, unit->probe_count * format_storage_bytes(storage_of(p)));
             tensor_site(p->run->plan, &site_layer_backward, where, dx);

@@ -14,6 +14,12 @@ void initial_free(struct initial *initial);                                     
 /* Does one of the patterns of train.frozen cover this parameter? */
 bool train_is_frozen(const struct train_config *train, const char *name);
 
+/* Does the optimizer leave this parameter alone since nothing uses it? */
+static inline bool train_leaves_alone(const struct run_config *config, const struct param_info *info)
+{
+    return info->is_adapter && config->model.adapter_used == ADAPTER_NEVER && config->train.no_gradient == NO_GRADIENT_SKIP;
+}
+
 struct train_options {
     const struct initial *initial;         /* of this seed, model and format, to share between runs; NULL: the run makes its own */
     int threads;

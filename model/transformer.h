@@ -15,11 +15,14 @@
 #include "sim/arena.h"
 
 /* ---- parameters: the list of each unit, in a fixed order ---- */
-struct param_info { char name[64]; int dims; int64_t shape[2]; bool is_bias; bool is_norm; };
+struct param_info { char name[64]; int dims; int64_t shape[2]; bool is_bias; bool is_norm; bool is_adapter; };
 enum { LAYER_PARAMS_MAX = 16 };
 enum layer_param { LAYER_ATTENTION_NORM, LAYER_WQ, LAYER_WK, LAYER_WV, LAYER_WO, LAYER_FFN_NORM, LAYER_W1, LAYER_W2, LAYER_W3,
                    LAYER_BQ, LAYER_BK, LAYER_BV, LAYER_BO, LAYER_B1, LAYER_B2, LAYER_B3 }; /* biases only where model.bias */
 int layer_params(const struct model_config *model, int layer, struct param_info ret[LAYER_PARAMS_MAX]); /* 9 or 16 */
+/* layers.N.adapter.weight [adapter_rows, dim] (adapter.c), a layer's last. false: there is none. */
+enum { UNIT_PARAMS_MAX = LAYER_PARAMS_MAX + 1 };
+bool layer_adapter(const struct model_config *model, int layer, struct param_info *ret);
 
 /* Weights and gradients of one layer: tensors at the indices above. */
 struct layer_weights { struct tensor at[LAYER_PARAMS_MAX]; };

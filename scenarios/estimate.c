@@ -14,6 +14,7 @@ static double parameter_count(const struct model_config *m)
 {
     double dim = m->dim, q = (double)m->heads * m->head_dim, kv = (double)m->kv_heads * m->head_dim;
     double layer = 2 * dim + 2 * dim * q + 2 * dim * kv + 3 * dim * m->ffn;
+    layer += (double)m->adapter_rows * dim;
     if (m->bias) layer += q + 2 * kv + 2 * dim + 2.0 * m->ffn;
     return m->layers * layer + dim + (m->tie_embeddings ? 1 : 2) * (double)m->vocab * dim;
 }
