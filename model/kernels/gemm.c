@@ -9,7 +9,8 @@
  * blocks of tiles that fit the second cache, n in panels of two vectors that fit the first, all innermost in register
  * tiles (tile.h). Packing makes what a tile reads lie side by side, once a block; it is left out where little is read
  * again:
- *   B  as it lies, where it isn't transposed and few rows of C read a panel
+ *   B  as it lies, where it isn't transposed and few rows of C read a panel; more of them, where its rows lie near
+ *      each other, as those that are a multiple of a page apart push each other out of the cache
  *   A  as it lies, where few panels read it, or where all of it is small */
 #include "model/kernels/tile.h"
 
@@ -18,7 +19,7 @@ enum {
     PANEL_BYTES = K_BLOCK * PANEL * sizeof(real),
     TILES_BLOCK = (KERNEL_WORKSPACE_BYTES - PANEL_BYTES) / (K_BLOCK * TILE_STRIDE * sizeof(real)),
     /* where packing begins to pay */
-    B_ROWS = 100, A_BYTES = 80 * 1024,
+    B_ROWS = 100, B_ROWS_NEAR = 200, NEAR_BYTES = 2048, A_BYTES = 80 * 1024,
 };
 _Static_assert(TILES_BLOCK >= 4, "a panel of B and some tiles of A fit the workspace");
 
@@ -126,9 +127,10 @@ void FN(gemm)(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t 
     }
     const int64_t depth_max = k < K_BLOCK ? k : K_BLOCK;
     const bool pack_a = n > 2 * PANEL && m * depth_max * (int64_t)sizeof(real) > A_BYTES;
+    const int64_t b_rows = ldb * (int64_t)sizeof(real) <= NEAR_BYTES ? B_ROWS_NEAR : B_ROWS;
     const struct product g = {.transpose_a = transpose_a, .transpose_b = transpose_b, .n = n, .a = a, .b = b, .c = c,
                               .lda = lda, .ldb = ldb, .ldc = ldc, .pack_a = pack_a,
-                              .pack_b = pack_a || transpose_b || m > B_ROWS};
+                              .pack_b = pack_a || transpose_b || m > b_rows};
     const int64_t count = pack_a ? (m + TILES_BLOCK * TILE_ROWS_MAX - 1) / (TILES_BLOCK * TILE_ROWS_MAX) : 1;
     blocks(&g, m, k, (m + count - 1) / count, accumulate);
 }
