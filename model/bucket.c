@@ -97,6 +97,16 @@ static void own_piece(struct unit *unit, struct unit_piece *piece, const struct 
     }
 }
 
+static bool piece_has_adapter(const struct unit *unit, const struct unit_piece *piece)
+{
+    for (int i = 0; i < unit->count; i++) {
+        const struct unit_param *p = &unit->params[i];
+        size_t end = p->full_at + (size_t)(p->rows * p->columns);
+        if (p->adapter && !p->frozen && p->full_at < piece->from + piece->count && end > piece->from) return true;
+    }
+    return false;
+}
+
 static void allocate(struct bucket *bucket, const struct unit_context *context, size_t probes_a_piece)
 {
     size_t bytes = format_storage_bytes(storage_of(context)), shards = (size_t)context->shard_group->size;
@@ -134,6 +144,7 @@ static void fill_bucket(struct bucket *bucket, int index, const struct cuts *cut
         struct unit_piece *piece = &unit->pieces[unit->pieces_count++];
         piece->from = cut->from;
         piece->count = cut->count;
+        bucket->has_adapter = bucket->has_adapter || piece_has_adapter(unit, piece);
         own_piece(unit, piece, bucket, cut->at, context);
     }
     allocate(bucket, context, bucket->pieces[0].unit->probe_count);
@@ -328,6 +339,30 @@ static void divide_before(struct bucket *bucket, const struct unit_context *cont
     ledger_scale(&bucket->sent_ledger, 1 / divisor);
 }
 
+/* The look is due before the reduction: behind it every member has what one of them brought. */
+static bool is_finite(const struct unit_context *context, const void *values, size_t count)
+{
+    double squares = context->ops->vector_sum_squares(values, count);
+    return squares - squares == 0;
+}
+
+static void look_before(struct bucket *bucket, const struct unit_context *context)
+{
+    size_t parts = is_scattered(context) ? (size_t)context->shard_group->size : 1;
+    if (!context->config->train.check_finite) return;
+    bucket->sent_finite = is_finite(context, bucket->sent, parts * (own_length(bucket, context) + bucket->probe_count));
+}
+
+static void look(const struct bucket *bucket, const struct unit_context *context)
+{
+    if (!context->config->train.check_finite) return;
+    bool before = decision_site(context->plan, &site_dp_finite_check, bucket->where, true, true);
+    struct finite_fact fact = {.step = bucket->where.step, .microbatch = bucket->where.microbatch, .unit = bucket->pieces[0].unit->index,
+                               .was = bucket->sent_finite};
+    fact.said = before ? fact.was : is_finite(context, bucket->pending, own_length(bucket, context));
+    record_push(context->record, finites, fact);
+}
+
 static void launch(struct bucket *bucket, const struct unit_context *context, struct where where)
 {
     bucket_apply(bucket, context, where);
@@ -342,6 +377,7 @@ static void launch(struct bucket *bucket, const struct unit_context *context, st
     divide_before(bucket, context);
     bucket->where = where;
     bucket->is_pending = true;
+    look_before(bucket, context);
     if (context->watch) sketch_sent(bucket, context);
     keep_own(bucket, context);
     reduce_start(bucket, context);
@@ -364,6 +400,20 @@ static bool is_complete(const struct bucket *bucket, int microbatch)
         if (!unit->sync_now || unit->ready_microbatch != microbatch) return false;
     }
     return true;
+}
+
+/* No hook runs for a parameter that nothing used: the graph is searched for such ones and their part of the bucket counts
+ * as there (find_unused_parameters), or the bucket waits for ever. */
+static bool is_ready(const struct bucket *bucket, const struct unit_context *context, struct where where)
+{
+    if (!bucket->has_adapter || is_scattered(context)) return true;
+    if (model_uses_adapter(&context->config->model, context->data_rank, where.microbatch)) return true;
+    bool ready = decision_site(context->plan, &site_ddp_ready, where, true, true);
+    for (int k = 0; k < bucket->pieces_count; k++) {
+        struct choice_fact fact = {&site_ddp_ready, where.step, where.microbatch, bucket->pieces[k].unit->index, 0, ready, 1};
+        record_push(context->record, choices, fact);
+    }
+    return ready;
 }
 
 static bool holds(const struct bucket *bucket, const struct unit *unit)
@@ -392,7 +442,7 @@ void bucket_backward_done(struct unit *unit, const struct unit_context *context,
     unit->launched = 0;
     for (int b = 0; unit->sync_now && b < context->buckets_count; b++) {
         struct bucket *bucket = &context->buckets[b];
-        if (holds(bucket, unit) && is_complete(bucket, where.microbatch)) launch(bucket, context, where);
+        if (holds(bucket, unit) && is_complete(bucket, where.microbatch) && is_ready(bucket, context, where)) launch(bucket, context, where);
     }
     if (!unit->sync_now && decision_site(context->plan, &site_pp_grad_clear, where, false, false)) {
         unit_clear_accumulator(unit, storage_of(context));
@@ -531,6 +581,7 @@ void bucket_apply(struct bucket *bucket, const struct unit_context *context, str
     communicator_reads(context->communicator, bucket->pending, length * format_storage_bytes(storage_of(context)),
                        &site_fsdp_grad_divisor, where);
     if (context->watch) note_reduction(bucket, context);
+    look(bucket, context);
     double left = divide(bucket, context, where.step);
     take_part(bucket, context);
     for (int k = 0; k < bucket->pieces_count; k++) take_over(bucket, k, context);

@@ -28,6 +28,8 @@ struct bucket {
     void *sent, *pending;            /* what goes in; what comes out (one buffer where it is all-reduced) */
     struct collective *reducing;
     bool is_pending;
+    bool sent_finite;                /* noted with train.check_finite */
+    bool has_adapter;                 /* a parameter that not every backward reaches */
     struct where where;              /* of its launch */
     void *kept;                      /* this rank's own part as it went in, where it will be needed (dp.bucket) */
     const double *sent_sketch;       /* of each member's part, probes left out: in the record */

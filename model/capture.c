@@ -29,7 +29,7 @@ static double terms_norm(const struct program *p, const struct unit *unit, int i
 {
     const struct param *params = p->run->params.params;
     const struct param_info *info = &params[unit->params[i].param].info, *matrix = info;
-    if (unit->index == 0 || unit->index == p->run->config->model.layers + 1) return 0;
+    if (unit->index == 0 || unit->index == p->run->config->model.layers + 1 || unit->params[i].adapter) return 0;
     double own = 0;
     if (info->of_matrix != PARAM_NONE) {
         matrix = &params[unit->params[info->of_matrix].param].info;

@@ -25,6 +25,8 @@ struct moe_config {
     double routed_scaling;
 };
 
+/* Who uses the adapters: nobody, or the micro-batches of data rank 0, or micro-batch 0 of each data rank. */
+enum adapter_used { ADAPTER_NEVER, ADAPTER_FIRST_DATA_RANK, ADAPTER_FIRST_MICROBATCH };
 struct model_config {
     int layers, dim, heads, kv_heads, head_dim, ffn, vocab, seq;
     enum attention_kind attention;
@@ -33,12 +35,20 @@ struct model_config {
     struct moe_config moe;
     bool causal, rope, bias, tie_embeddings, document_mask;
     double norm_eps, rope_base;             /* 1e-5, 10000 */
+    int adapter_rows;                       /* of a matrix beside each layer that not every forward uses; 0: there is none */
+    enum adapter_used adapter_used;
     char weights[1024];                     /* safetensors file with initial values; "" = by seed and name */
 };
 
 static inline bool model_layer_has_experts(const struct model_config *model, int layer)
 {
     return model->moe.experts > 0 && !(model->moe.dense[layer / 8] >> (layer % 8) & 1);
+}
+
+static inline bool model_uses_adapter(const struct model_config *m, int data_rank, int microbatch)
+{
+    if (m->adapter_rows == 0 || m->adapter_used == ADAPTER_NEVER) return false;
+    return m->adapter_used == ADAPTER_FIRST_DATA_RANK ? data_rank == 0 : microbatch == 0;
 }
 
 enum packing { PACKING_DOCUMENTS, PACKING_STREAM };
@@ -105,15 +115,32 @@ enum loss_scaling { LOSS_SCALING_NONE, LOSS_SCALING_STATIC, LOSS_SCALING_DYNAMIC
 struct loss_scale_config { enum loss_scaling kind; double initial, growth, backoff; int interval; };
 
 enum optimizer_kind { OPTIMIZER_SGD, OPTIMIZER_ADAMW };
+/* The gradient's norm that is clipped: the root of the sum of squares, or the largest magnitude. */
+enum grad_norm { GRAD_NORM_L2, GRAD_NORM_INF };
+/* What the optimizer does with a parameter that nothing used, whose gradient is none: PyTorch's leaves it alone, under
+ * DDP (pytorch #28883) and FSDP2 too; where gradients are one flat buffer that is zeroed (Megatron-LM, ZeRO), it has
+ * zeros for a gradient, and weight decay acts on it. */
+enum no_gradient { NO_GRADIENT_SKIP, NO_GRADIENT_ZERO };
+/* Which parameters weight decay leaves out: none, or those of one dimension, norms and biases. */
+enum no_decay { NO_DECAY_NONE, NO_DECAY_VECTORS };
 struct train_config {
     int steps, global_batch;
     enum optimizer_kind optimizer;
     double lr, beta1, beta2, eps, weight_decay, momentum;
     double grad_clip;                       /* 0: none */
+    enum grad_norm grad_norm;
+    enum no_gradient no_gradient;
+    enum no_decay no_decay;
+    bool check_finite;                      /* each rank looks at its own gradient before it is reduced */
     char frozen[256];                       /* patterns of parameters without a gradient, by commas; * at the end: anything */
     struct loss_scale_config loss_scale;
     int loss_normalization;                 /* of loss_conventions.def; 0: token_mean */
 };
+
+static inline bool train_exempts_from_decay(const struct train_config *train, int dims)
+{
+    return train->no_decay == NO_DECAY_VECTORS && dims == 1;
+}
 
 enum schedule_kind_limits { SCHEDULE_NAME_MAX = 32, STAGES_MAX = 256 };
 enum zero_stage { ZERO_0 = 0, ZERO_1 = 1, ZERO_2 = 2, ZERO_3 = 3 };

@@ -166,42 +166,77 @@ static void reduce_tied(struct program *p)
     use_early(p, unit, buffer.count, early);
 }
 
-/* What the norm goes through: the squares of this rank's gradients, as they are read for it. */
-/* What goes into the norm as it is read; and, in ret_owned, of what is owned. */
-static double read_squares(struct program *p, double *ret_owned)
+/* The largest magnitude; what is not a number counts as infinite, since a maximum may drop it. */
+static double largest_magnitude(const void *values, size_t count, enum format storage)
 {
-    double squares = 0;
+    double largest = 0;
+    for (size_t i = 0; i < count; i++) {
+        double magnitude = fabs(format_get(values, i, storage));
+        if (isnan(magnitude)) return INFINITY;
+        if (magnitude > largest) largest = magnitude;
+    }
+    return largest;
+}
+
+/* A maximum of nothing has no value: a slice without elements gives 0, the least that a magnitude can be. */
+static double largest_of_slices(struct program *p, const struct unit *unit, struct where where)
+{
+    double largest = 0;
+    for (int k = 0; k < unit->slices_count; k++) {
+        const struct slice *slice = &unit->slices[k];
+        const struct unit_param *q = &unit->params[slice->i];
+        where.param = p->run->params.params[q->param].info.name;
+        if (q->frozen || slice->count > 0) continue;
+        if (!choice_site(p->run->plan, p->record, &site_clip_empty_shard, where, unit->index, true)) largest = INFINITY; /* NaN, or an exception */
+    }
+    return fmax(largest, largest_magnitude(unit->reduced, unit->shard_trained_count, storage_of(p)));
+}
+
+/* One unit's part of the norm: the squares of what is owned of it, or the largest. */
+static double part_of_norm(struct program *p, const void *values, size_t count)
+{
+    bool largest = p->run->config->train.grad_norm == GRAD_NORM_INF;
+    return largest ? largest_magnitude(values, count, storage_of(p)) : p->run->ops->vector_sum_squares(values, count);
+}
+
+/* What goes into the norm as it is read, squares or the largest; and, in ret_owned, of what is owned. */
+static double read_gradients(struct program *p, double *ret_owned)
+{
+    bool largest = p->run->config->train.grad_norm == GRAD_NORM_INF;
+    double all = 0;
     for (int i = 0; i < p->units_count; i++) {
         const struct unit *unit = &p->units[i];
         struct where where = program_where(p, -1, unit->index);
         if (unit->part) continue; /* the tied copy is counted where the embedding is */
-        double owned = p->run->ops->vector_sum_squares(unit->reduced, unit->shard_trained_count);
-        *ret_owned += owned;
+        double owned = part_of_norm(p, unit->reduced, unit->shard_trained_count);
+        *ret_owned = largest ? fmax(*ret_owned, owned) : *ret_owned + owned;
         if (!choice_site(p->run->plan, p->record, &site_clip_parameters, where, unit->index, true)) continue;
         bool due = choice_site(p->run->plan, p->record, &site_clip_gradient, where, unit->index, true);
-        squares += due ? owned : p->run->ops->vector_sum_squares(unit->grad, unit->trained_count);
+        double read = !due ? part_of_norm(p, unit->grad, unit->trained_count) : largest ? largest_of_slices(p, unit, where) : owned;
+        all = largest ? fmax(all, read) : all + read;
     }
-    return squares;
+    return all;
 }
 
-/* Squares of what this rank owns; whole gradients (zero 0) count once over the data ranks. */
+/* Squares of what this rank owns, added up, or the largest magnitude, of which the largest is taken; whole gradients
+ * (zero 0) count once over the data ranks. */
 static double clip(struct program *p)
 {
     const struct train_config *train = &p->run->config->train;
     struct where where = program_where(p, -1, -1);
     struct norm_fact fact = {.step = p->step, .coefficient = 1};
-    double squares = 0, read = read_squares(p, &squares);
+    bool largest = train->grad_norm == GRAD_NORM_INF;
+    double owned = 0, sum = read_gradients(p, &owned);
     bool counts = p->run->config->layout.zero == ZERO_0 ? p->data_rank == 0 : p->record->replicate == 0;
-    fact.local_squares = counts ? squares : 0;
+    fact.local = counts ? owned : 0;
     struct comm how = {.site = &site_clip_norm_reduce, .where = where};
-    squares = read;
-    fact.counted = factor_site(p->run->plan, &site_clip_squares, where, 1, &p->numbers);
-    squares *= fact.counted;
+    fact.counted = largest ? 1 : factor_site(p->run->plan, &site_clip_squares, where, 1, &p->numbers);
+    sum *= fact.counted;
     bool one_copy = choice_site(p->run->plan, p->record, &site_clip_group, where, -1, true);
     struct group *group = one_copy ? p->norm_group : communicator_group(p->communicator, "world");
     fact.members = group->size;
-    all_reduce(p->communicator, group, &how, (struct buffer){&squares, 1, FORMAT_FP64, FORMAT_FP64, NULL}, REDUCE_SUM);
-    fact.norm = sqrt(squares);
+    all_reduce(p->communicator, group, &how, (struct buffer){&sum, 1, FORMAT_FP64, FORMAT_FP64, NULL}, largest ? REDUCE_MAX : REDUCE_SUM);
+    fact.norm = largest ? sum : sqrt(sum);
     if (train->grad_clip > 0) {
         double due = train->grad_clip / (fact.norm + 1e-6);
         fact.coefficient = factor_site(p->run->plan, &site_clip_coefficient, how.where, due < 1 ? due : 1, &p->numbers);
@@ -212,6 +247,11 @@ static double clip(struct program *p)
 
 /* ---- update ---- */
 
+static double decay_of(const struct program *p, const struct unit_param *q)
+{
+    return q->no_decay ? 0 : p->run->config->train.weight_decay;
+}
+
 /* Returns how many elements were written. */
 static int64_t update_slice(struct program *p, struct unit *unit, const struct slice *slice, void *held, double coefficient)
 {
@@ -219,15 +259,16 @@ static int64_t update_slice(struct program *p, struct unit *unit, const struct s
     const struct ops *ops = p->run->ops;
     enum format storage = storage_of(p);
     size_t count = (size_t)slice->count;
+    double weight_decay = decay_of(p, &unit->params[slice->i]);
     char *values = element_at(held, slice->at, storage), *moment1 = element_at(unit->moment1, slice->at, storage),
          *moment2 = element_at(unit->moment2, slice->at, storage);
     const char *gradient = element_at(unit->reduced, slice->at, storage);
     if (train->optimizer == OPTIMIZER_ADAMW) {
         ops->adamw_update(values, gradient, moment1, moment2, count, coefficient, train->lr, train->beta1, train->beta2, train->eps,
-                          train->weight_decay, unit->updates + 1);
+                          weight_decay, unit->updates + 1);
     } else {
         ops->sgd_update(values, gradient, train->momentum != 0 ? moment1 : NULL, count, coefficient, train->lr, train->momentum,
-                        train->weight_decay, unit->updates + 1);
+                        weight_decay, unit->updates + 1);
     }
     vector_round(values, count, storage, p->run->config->precision.master);
     return slice->count;
@@ -253,28 +294,53 @@ static void stamp(struct program *p, struct unit *unit)
     ledger_add_term(&unit->shard_version, (struct origin){p->step + 1, me, -1, unit->index}, 1, 1);
 }
 
+/* Nothing used it, and its gradient is none: the zeros in the buffer are not taken for one. */
+static bool is_left_alone(struct program *p, const struct unit_param *q, struct where where)
+{
+    if (!train_leaves_alone(p->run->config, &p->run->params.params[q->param].info)) return false;
+    return decision_site(p->run->plan, &site_optimizer_no_gradient, where, true, true);
+}
+
+/* All that is trained of it is left alone: the step is done with nothing written. */
+static bool rests(const struct program *p, const struct unit *unit)
+{
+    for (int i = 0; i < unit->count; i++) {
+        const struct unit_param *q = &unit->params[i];
+        if (!q->frozen && !train_leaves_alone(p->run->config, &p->run->params.params[q->param].info)) return false;
+    }
+    return true;
+}
+
+/* How many entries of the optimizer's owner map are this slice's; each updates it. */
+static int owners_of(struct program *p, struct where where)
+{
+    return (int)factor_site(p->run->plan, &site_optimizer_entries, where, 1, &p->numbers);
+}
+
 static void update(struct program *p, struct unit *unit, double coefficient, bool skipped)
 {
     struct where where = program_where(p, -1, unit->index);
     /* As PyTorch: a parameter without a gradient is left alone. A step that all leave out is done, with nothing written. */
-    bool has_gradient = unit_has_gradient(unit) && !skipped, any = skipped || unit->trained_count == 0, wrote = false;
+    bool has_gradient = unit_has_gradient(unit) && !skipped, any = skipped || rests(p, unit), wrote = false;
     for (int k = 0; k < unit->slices_count; k++) {
         const struct slice *slice = &unit->slices[k];
         const struct unit_param *q = &unit->params[slice->i];
         where.param = p->run->params.params[q->param].info.name;
         struct update_fact fact = {.step = p->step, .unit = unit->part ? p->run->config->model.layers + 1 : unit->index,
-                                   .param = q->param, .elements = slice->count};
+                                   .param = q->param, .elements = slice->count, .weight_decay = decay_of(p, q)};
         bool owns = decision_site(p->run->plan, &site_optimizer_owns, where, !q->frozen, !q->frozen);
-        if (owns && has_gradient && !q->frozen) {
+        bool alone = is_left_alone(p, q, where);
+        if (owns && has_gradient && !q->frozen && !alone) {
             void *held = held_by_optimizer(p, unit, where);
-            int64_t written = update_slice(p, unit, slice, held, coefficient);
+            int64_t written = 0;
+            for (int times = owners_of(p, where); times > 0; times--) written += update_slice(p, unit, slice, held, coefficient);
             fact.updates = fact.elements > 0 ? (int)(written / fact.elements) : 1;
             wrote = true;
             any = any || held == unit->master;
         }
         tensor_site(p->run->plan, &site_optimizer_update, where,
                     tensor_1d(element_at(unit->master, slice->at, storage_of(p)), storage_of(p), slice->count));
-        fact.version = any || q->frozen ? p->step + 1 : unit->shard_version.terms[0].origin.step;
+        fact.version = any || q->frozen || alone ? p->step + 1 : unit->shard_version.terms[0].origin.step;
         record_push(p->record, updates, fact);
     }
     unit->updates += wrote;

@@ -42,6 +42,14 @@ struct param_info param_bias(const struct param_info *matrix, int index)
     return info;
 }
 
+bool layer_adapter(const struct model_config *model, int layer, struct param_info *ret)
+{
+    if (model->adapter_rows == 0) return false;
+    *ret = param_matrix(layer, "adapter", model->adapter_rows, model->dim);
+    ret->is_adapter = true;
+    return true;
+}
+
 static void param_fill(struct tensor values, double value)
 {
     int64_t count = tensor_count(values);

@@ -75,6 +75,9 @@ void stage_backward(struct program *p, int microbatch);
 struct microbatch *stage_open(struct program *p, int microbatch);
 void stage_close(struct program *p, int microbatch);
 void stage_receive_grad_buffer(struct program *p, struct microbatch *mb);
+/* adapter.c */
+void adapter_forward(struct program *p, const struct microbatch *mb, const struct unit *unit, struct tensor y);
+void adapter_backward(struct program *p, const struct microbatch *mb, const struct unit *unit, struct tensor dy);
 /* finish.c */
 void step_begin(struct program *p);
 void step_finish(struct program *p);

@@ -58,7 +58,7 @@ struct param_table param_table_new(const struct model_config *model, struct aren
     int count = 3, most = 0;
     for (int layer = 0; layer < model->layers; layer++) {
         int of_layer = layer_params_count(model, layer);
-        count += of_layer;
+        count += of_layer + 1; /* and an adapter */
         if (of_layer > most) most = of_layer;
     }
     struct param_info *infos = arena_zalloc(arena, (size_t)(most + 1) * sizeof *infos);
@@ -67,6 +67,7 @@ struct param_table param_table_new(const struct model_config *model, struct aren
     for (int layer = 0; layer < model->layers; layer++) {
         layer_params(model, layer, infos);
         for (int i = 0; i < layer_params_count(model, layer); i++) add_param(&table, infos[i], layer + 1);
+        if (layer_adapter(model, layer, &infos[0])) add_param(&table, infos[0], layer + 1);
     }
     add_param(&table, named("norm.weight", 1, model->dim, 1, true), model->layers + 1);
     if (!model->tie_embeddings) add_param(&table, named("output.weight", 2, model->vocab, model->dim, false), model->layers + 1);

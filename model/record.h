@@ -78,14 +78,16 @@ struct factor_fact { const struct site *site; int step, microbatch, unit; double
 struct sync_fact { int step, microbatch, unit; bool synced, asked; };
 /* A decision as it was taken (count), each time; the range of a memory that was used: from, count of whole elements. */
 struct choice_fact { const struct site *site; int step, microbatch, unit; int64_t from, count, whole; };
-struct norm_fact { int step; double local_squares /* of what this rank owns, each element once */, norm, coefficient; double counted /* what its squares were multiplied by */; int members /* of the group that the sum was meant for */; };
+struct norm_fact { int step; double local /* of what this rank owns, each element once: its squares, or (inf) its largest magnitude */, norm, coefficient; double counted /* what its squares were multiplied by */; int members /* of the group that the sum was meant for */; };
 /* One gradient reduction, as its call was given it and as it gave it back: sketches, linear but for the last value. */
 struct reduction_fact { int step, microbatch, bucket; int parts; const double *sent /* [parts * 5]: what goes to each member; one where all get the same */; double received[5]; int bits; int64_t values /* significant bits of what came out (model/precision.h) */; };
+/* train.check_finite: what a rank says of its input to a reduction, and whether that was finite. */
+struct finite_fact { int step, microbatch, unit /* of the bucket's first piece */; bool said, was; };
 /* Loss scaling: what the loss was multiplied by, whether a gradient that is not finite was found, here and anywhere,
  * whether the update was left out, and the scale of the next step. */
 struct scale_fact { int step; double scale, unscaled_by; bool found_here, found, skipped; double next; double largest /* of the reduced gradient here, unscaled */; };
 struct report_fact { int step; double logged, scale /* what the reduced loss was multiplied by */; double contributed, averaged /* into and out of loss.report_reduce */; };
-struct update_fact { int step, unit, param; int64_t elements /* of this rank's shard */; int updates; int version /* after */; };
+struct update_fact { int step, unit, param; int64_t elements /* of this rank's shard */; int updates; int version /* after */; double weight_decay /* it was updated with */; };
 
 /* A run of elements of one parameter: what a rank owns of it. */
 enum tensor_kind { TENSOR_GRADIENT /* raw, reduced */, TENSOR_PARAM /* after the update; step -1: initial */ };
@@ -116,6 +118,7 @@ struct rank_record {
     RECORD_VECTOR(struct gradient_fact) gradients;
     RECORD_VECTOR(struct factor_fact) factors;
     RECORD_VECTOR(struct reduction_fact) reductions;
+    RECORD_VECTOR(struct finite_fact) finites;
     RECORD_VECTOR(struct sync_fact) syncs;
     RECORD_VECTOR(struct choice_fact) choices;
     RECORD_VECTOR(struct norm_fact) norms;

@@ -350,6 +350,7 @@ void stage_forward(struct program *p, int microbatch)
             struct arena_mark mark = arena_mark(p->scratch);
             enter_layer(p, &context, &look, unit, microbatch);
             mb->layers[i] = layer_forward(&context, y, x, weights_of(p, unit, false), mb->arena);
+            adapter_forward(p, mb, unit, y);
             arena_release(p->scratch, mark);
             advance(p, layer_forward_flops(model, context.layer, rows_of(p)));
         }
@@ -455,10 +456,11 @@ void stage_backward(struct program *p, int microbatch)
             struct tensor dx = gradient_buffer(p, mb, &probes);
             unshard(p, unit, where, true);
             enter_layer(p, &context, NULL, unit, microbatch);
-            struct arena_mark scratch = arena_mark(p->scratch), mark = arena_mark(mb->arena);
-            struct tensor *weights = weights_of(p, unit, false), *gradients = weights_of(p, unit, true); /* what the weights' part needs of the input's dies with it */
+            struct arena_mark scratch = arena_mark(p->scratch), mark = arena_mark(mb->arena); /* what the weights' part needs of the input's dies with it */
+            struct tensor *weights = weights_of(p, unit, false), *gradients = weights_of(p, unit, true);
             layer_backward_input(&context, dx, dy, weights, mb->layers[i], mb->arena);
             layer_backward_weight(&context, gradients, mb->layers[i]);
+            adapter_backward(p, mb, unit, dy);
             arena_release(mb->arena, mark);
             arena_release(p->scratch, scratch);
             memcpy(probes, mb->output_probes, unit->probe_count * format_storage_bytes(storage_of(p)));

@@ -153,6 +153,7 @@ static void digest_rank(struct hash *hash, const struct rank_record *rank)
         hash_u64(hash, rank->tensors.items[i].digest[0]);
         hash_u64(hash, rank->tensors.items[i].digest[1]);
     }
+    for (int i = 0; i < rank->finites.count; i++) hash_u64(hash, rank->finites.items[i].said);
     for (int i = 0; rank->communicator && i < communicator_traffic_count(rank->communicator); i++) {
         const struct traffic *t = communicator_traffic(rank->communicator, i);
         hash_text(hash, t->purpose);

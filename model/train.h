@@ -16,6 +16,11 @@ bool train_is_frozen(const struct train_config *train, const char *name);
 
 /* In step 0, the token at `position` of that sequence of the step becomes (token + by) mod vocab; no target does. */
 struct token_edit { int64_t sequence; int position, by; };
+/* Does the optimizer leave this parameter alone since nothing uses it? */
+static inline bool train_leaves_alone(const struct run_config *config, const struct param_info *info)
+{
+    return info->is_adapter && config->model.adapter_used == ADAPTER_NEVER && config->train.no_gradient == NO_GRADIENT_SKIP;
+}
 
 struct train_options {
     const struct initial *initial;         /* of this seed, model and format, to share between runs; NULL: the run makes its own */

@@ -22,7 +22,7 @@ struct param_info {
     char name[64];
     int dims;                       /* 1 or 2 */
     int64_t shape[2];               /* [out, in]; vectors [width] */
-    bool is_bias, is_norm, is_embedding;
+    bool is_bias, is_norm, is_embedding, is_adapter;
     bool writes_residual;           /* a matrix whose output is added to the residual stream */
     int64_t fan_in;                 /* of a bias: its matrix' */
     int of_matrix;                  /* of a bias: its matrix' index within the block; PARAM_NONE else */
@@ -30,6 +30,8 @@ struct param_info {
 };
 int layer_params_count(const struct model_config *model, int layer);
 void layer_params(const struct model_config *model, int layer, struct param_info *ret /* [layer_params_count] */);
+/* layers.N.adapter.weight [adapter_rows, dim] (adapter.c), a layer's last. false: there is none. */
+bool layer_adapter(const struct model_config *model, int layer, struct param_info *ret);
 
 /* What the forward leaves for the backward; memory from `arena`, alive until backward_weight is done. */
 struct layer_saved;

@@ -53,12 +53,14 @@ void unit_init(struct unit *unit, const struct unit_context *context, int index,
         p->dims = table->params[params[i]].info.dims;
         p->rows = table->params[params[i]].rows;
         p->columns = table->params[params[i]].columns;
+        p->adapter = table->params[params[i]].info.is_adapter;
         struct where where = WHERE_NONE;
         where.rank = context->record->rank;
         where.stage = context->record->stage;
         where.layer = layer_of(context, index);
         where.param = table->params[params[i]].info.name;
         p->frozen = frozen[params[i]] && decision_site(context->plan, &site_fsdp_attributes, where, true, true);
+        p->no_decay = train_exempts_from_decay(&context->config->train, p->dims) && decision_site(context->plan, &site_fsdp_no_decay, where, true, true);
         p->shard_rows = (p->rows + shards - 1) / shards;
     }
     lay_out(unit, false);

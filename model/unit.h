@@ -11,7 +11,9 @@
  *
  * A rank owns slices: runs of elements of parameters. Master values, reduced gradient and moments are stored for
  * its slices, `full` and `grad` for the whole unit. Frozen parameters stand behind the trained ones in every
- * array: they are gathered, but no gradient of theirs is reduced, and none has moments that change.
+ * array: they are gathered, but no gradient of theirs is reduced, and none has moments that change. A parameter that
+ * a backward does not reach (adapter.c) stands among the trained ones, with zeros where its gradient would be: they go
+ * through buckets and reductions with the others; whether the optimizer takes them for one is train.no_gradient.
  *
  * Beside a unit's gradient stand probes: one number for each (step parity, data rank, micro-batch). The backward adds
  * the weight that its micro-batch's loss really had to its own probe; they pass through every addition, reduction and
@@ -28,7 +30,7 @@ struct unit_param {
     int param;                       /* index into the param_table */
     int dims;                        /* 1 or 2 */
     int64_t rows, columns;
-    bool frozen;
+    bool frozen, adapter, no_decay;
     size_t full_at;                  /* elements, into full and grad */
     int64_t shard_rows;              /* zero 3: rows of each shard, padding included */
     size_t shard_at;                 /* zero 3: elements, into every rank's shard */

@@ -40,6 +40,7 @@ struct check {
     const char *id;
     const char *proves;
     const char *tier;                              /* "default", "deep" */
+    const char *measures;                          /* what its value is; NULL: a relative error */
     void (*run)(const struct evidence *evidence, struct check_output *output);
 };
 int check_count(void);

@@ -105,7 +105,7 @@ static void compare_tensor(struct comparison *c, struct difference *d, const str
     *d = (struct difference){.rank = -1, .ratio = product / (norm * norm)};
     for (size_t i = 0; i < count; i++) rest += (a[i] - d->ratio * b[i]) * (a[i] - d->ratio * b[i]);
     d->residual = sqrt(rest) / norm;
-    difference_set(c, d, difference == 0 ? 0 : sqrt(difference) / denominator, terms_count, allowance / denominator);
+    difference_set(c, d, difference == 0 ? 0 : sqrt(difference) / denominator, terms_count, allowance == 0 ? 0 : allowance / denominator);
     d->size = denominator;
     if (difference != 0) blame_ranks(c, d, index_a, key, a, b, denominator);
 }

@@ -27,34 +27,41 @@ static bool earlier(const struct finding *a, const struct finding *b)
     return site_key(a->site) < site_key(b->site);
 }
 
+/* A decision that makes calls of a group come in another order: this rank's to reduce, or any member's not to. */
+static bool decides(const struct evidence *e, const struct finding *f, const struct finding *mismatch)
+{
+    if (step_key(f) != step_key(mismatch)) return false;
+    if (f->site == &site_fsdp_sync_now || f->site == &site_dp_sync_now) return f->place.rank == mismatch->place.rank;
+    if (f->site != &site_ddp_ready || f->place.rank < 0 || mismatch->place.rank < 0) return false;
+    return e->parallel->rank[f->place.rank].stage == e->parallel->rank[mismatch->place.rank].stage;
+}
+
 /* Once the calls of a group no longer fit together, every number behind is another's: so the mismatch itself is the
- * cause, or the decision that made this rank call. NULL where something was wrong in an earlier step. */
-static const struct finding *first_mismatch(const struct result *result, const struct finding *best)
+ * cause, or the decision that led to it. NULL where something was wrong in an earlier step. */
+static const struct finding *first_mismatch(const struct evidence *e, const struct result *result, const struct finding *best)
 {
     const struct finding *mismatch = NULL, *decision = NULL;
     for (int i = 0; i < result->findings_count; i++) {
         const struct finding *f = &result->findings[i];
-        if (f->site && !strcmp(f->check, "collective-match") && (!mismatch || step_key(f) < step_key(mismatch)))
+        if (f->site && !strcmp(f->check, "collective-match") && f->site->kind == SITE_COMMUNICATION && (!mismatch || step_key(f) < step_key(mismatch)))
             mismatch = f;
     }
     if (!mismatch || step_key(best) < step_key(mismatch)) return NULL;
     for (int i = 0; i < result->findings_count && !decision; i++) {
         const struct finding *f = &result->findings[i];
-        if ((f->site == &site_fsdp_sync_now || f->site == &site_dp_sync_now) && step_key(f) == step_key(mismatch) &&
-            f->place.rank == mismatch->place.rank)
-            decision = f;
+        if (decides(e, f, mismatch)) decision = f;
     }
     return decision ? decision : mismatch;
 }
 
-static const struct finding *first_finding(const struct result *result)
+static const struct finding *first_finding(const struct evidence *e, const struct result *result)
 {
     const struct finding *best = NULL;
     for (int i = 0; i < result->findings_count; i++) {
         const struct finding *f = &result->findings[i];
         if (f->site && (!best || earlier(f, best))) best = f;
     }
-    const struct finding *mismatch = best ? first_mismatch(result, best) : NULL;
+    const struct finding *mismatch = best ? first_mismatch(e, result, best) : NULL;
     return mismatch ? mismatch : best;
 }
 
@@ -80,7 +87,8 @@ static struct finding guess(const struct evidence *evidence, const struct result
  * be their consequence. */
 static bool speaks(const struct finding *f)
 {
-    return !strcmp(f->check, "collective-match") || !strcmp(f->check, "race") || !strcmp(f->pattern, "wrong-format");
+    bool mismatch = !strcmp(f->check, "collective-match") && f->site && f->site->kind == SITE_COMMUNICATION;
+    return mismatch || !strcmp(f->check, "race") || !strcmp(f->pattern, "wrong-format");
 }
 
 /* The finding at the place of `first` that speaks for itself, of whichever check; else first. */
@@ -190,7 +198,7 @@ static void telling_pattern(struct diagnosis_group *group)
 
 bool diagnose(const struct evidence *evidence, struct result *result)
 {
-    const struct finding *first = first_finding(result);
+    const struct finding *first = first_finding(evidence, result);
     struct finding guessed;
     if (!first) {
         guessed = guess(evidence, result);

@@ -39,6 +39,8 @@ static const struct words table[] = {
      "look at the index that the sampler computes from step, data rank and micro-batch"},
     {"labels", NULL, "{Ranks} train{s} on other targets than the tokens that come next in step {step}: {first}",
      "look at who shifts the labels: the data loader or the loss, but not both"},
+    {"fsdp.no_decay", NULL, "{Ranks} decay{s} parameters that weight decay is to leave out, since sharding lost the tag: {first}",
+     "look at how parameters are told apart once they are shards: a flat one has one dimension, or another name"},
     {"fsdp.attributes", NULL, "{Ranks} train{s} a parameter that is frozen, since sharding lost the tag: {first}",
      "look at what is copied from a parameter to its sharded form: requires_grad, no-decay and other attributes too"},
     {"fsdp.optimizer_params", NULL,
@@ -176,10 +178,14 @@ static const struct words table[] = {
      "look at where the accumulator is emptied between two reductions of a step"},
     {"ddp.hooks", NULL, "{Ranks} run{s} a backward in step {step} that no reduction is hooked to: {first}",
      "call the wrapped model, not the module inside: the hooks are prepared in the wrapper's forward"},
+    {"ddp.ready", NULL, "{Ranks} keep{s} gradients whose buckets wait for a parameter that nothing used in step {step}: {first}",
+     "let the graph be searched for unused parameters (find_unused_parameters), or use them, or take them out of training"},
     {"dp.sync_now", NULL, "{Ranks} launch{es} {their} gradient reduction after the wrong micro-batch in step {step}: {first}",
      "look at no_sync: it must end before the forward of the last micro-batch"},
     {"dp.bucket", NULL, "Part of a bucket does not come out of its reduction as it must on {ranks} in step {step}: {first}",
      "look at where buckets begin and end: the last elements, a parameter as large as a bucket, the padding"},
+    {"dp.finite_check", NULL, "{Ranks} say{s} of {their} own gradient what holds of the sum over all ranks in step {step}: {first}",
+     "look whether a gradient is finite before it is reduced: behind the reduction all ranks have it"},
     {"hsdp.accumulate", NULL, "{Ranks} sum{s} only the last micro-batch over the replicas in step {step}: {first}",
      "add what earlier micro-batches' reduce-scatters gave before the all-reduce over replicas"},
     {"hsdp.replicate", NULL, "{Ranks} never sum{s} {their} shards' gradients over the replicas in step {step}: {first}",
@@ -212,6 +218,8 @@ static const struct words table[] = {
      "look at which attribute the norm reads: grad, main_grad or decoupled_grad"},
     {"clip.squares", NULL, "The norm of {ranks} counts the same gradients more than once in step {step}: {first}",
      "look at which ranks count a parameter that several hold: one of them must"},
+    {"clip.empty_shard", NULL, "The norm of {ranks} takes something from shards that hold nothing in step {step}: {first}",
+     "give the largest magnitude of no elements its identity, 0"},
     {"clip.group", NULL, "The norm of {ranks} is summed over the wrong ranks in step {step}: {first}",
      "look at the group of the norm's reduction: shards and stages of one copy of the model"},
     {"clip.norm_reduce", "per-stage",
@@ -223,6 +231,10 @@ static const struct words table[] = {
      "look at the formula min(1, max_norm / (norm + 1e-6))"},
     {"optimizer.owns", NULL, "{Ranks} {do} not update each parameter exactly once in step {step}: {first}",
      "look at the list of parameters of each rank's optimizer"},
+    {"optimizer.entries", NULL, "{Ranks} update{s} parameters more than once in step {step}: {first}",
+     "look at the map of owners: a range stands in it more than once"},
+    {"optimizer.no_gradient", NULL, "{Ranks} update{s} parameters that nothing used in step {step}: {first}",
+     "leave a gradient none where no rank used its parameter: with zeros, weight decay and momentum act"},
     {"optimizer.update", NULL,
      "Parameters on {ranks} differ after the update of step {step} though gradients, norm and values before agree: "
      "{first}",
@@ -309,13 +321,15 @@ static void say_ratio(const struct evidence *evidence, const char *form, double 
     const struct {
         const char *letter;
         double value;
-    } letters[] = {{"M", n.M}, {"D", n.D}, {"P", n.P}, {"N", n.N}, {"N_all", n.N_all}, {"N_unshifted", n.N_unshifted}};
+    } letters[] = {{"M", n.M}, {"D", n.D}, {"P", n.P}, {"D_shard", n.D_shard}, {"D_replicate", n.D_replicate},
+                   {"N", n.N}, {"N_all", n.N_all}, {"N_unshifted", n.N_unshifted}};
     size_t used = (size_t)snprintf(text, size, "%s", form);
     bool open = false;
     for (size_t i = 0; i < sizeof letters / sizeof letters[0]; i++) {
-        if (!has_letter(form, letters[i].letter) || used + 40 > size) continue;
-        used += (size_t)snprintf(text + used, size - used, "%s%s = %.15g", open ? ", " : " (", letters[i].letter,
-                                 letters[i].value);
+        if (!has_letter(form, letters[i].letter) || used + 60 > size) continue;
+        bool either = !strcmp(letters[i].letter, "D_shard") && n.D_shard == n.D_replicate; /* it may be either */
+        used += (size_t)snprintf(text + used, size - used, "%s%s%s = %.15g", open ? ", " : " (", letters[i].letter,
+                                 either ? " = D_replicate" : "", letters[i].value);
         open = true;
     }
     if (has_letter(form, "n") && used + 60 < size) {

@@ -90,6 +90,8 @@ static void why_masked(const struct result *result, const struct fault_entry *en
     } else if (starts_with(site, "clip.") && never_clipped(result->parallel)) {
         snprintf(text, size,
                  "the norm stays below train.grad_clip, so nothing is clipped: a smaller grad_clip would expose it");
+    } else if (!strcmp(deviation, "wrong-format") && entry->text[0]) {
+        snprintf(text, size, "%s moves %s here anyway, or nothing that this format loses: another format would expose it", site, entry->text);
     } else if (!strcmp(deviation, "stale") && config->train.steps == 1) {
         snprintf(text, size, "the first step has no earlier result to take: train.steps of 2 or more would expose it");
     } else if (starts_with(site, "pp.grad") || !strcmp(site, "fsdp.sync_now")) {

@@ -65,6 +65,7 @@ void exploded_cut(struct record *record, int step)
         CUT(rank->versions);
         CUT(rank->gradients);
         CUT(rank->factors);
+        CUT(rank->finites);
         CUT(rank->syncs);
         CUT(rank->norms);
         CUT(rank->scales);

@@ -169,30 +169,56 @@ static const struct { enum fault_parameter bit; const char *name; } parameters[]
 };
 enum { PARAMETERS = sizeof parameters / sizeof parameters[0] };
 
+/* What each deviation takes, and what holds where it is left out; NULL: it can't be left out. */
+static const struct argument { enum site_kind kind; const char *name; unsigned takes; const char *fallback; } arguments[] = {
+    {SITE_FACTOR, "times", PARAMETER_FACTOR | PARAMETER_VALUE, "2"},
+    {SITE_FACTOR, "set", PARAMETER_FACTOR | PARAMETER_VALUE, "2"},
+    {SITE_FACTOR, "per-accumulation-step", PARAMETER_FACTOR | PARAMETER_VALUE, "1/M"},
+    {SITE_COMMUNICATION, "scale", PARAMETER_FACTOR | PARAMETER_VALUE, "2"},
+    {SITE_COMMUNICATION, "premultiply", PARAMETER_VALUE, "0"},
+    {SITE_COMMUNICATION, "wrong-group", PARAMETER_GROUP, "world"},
+    {SITE_COMMUNICATION, "wrong-op", PARAMETER_OP, "avg for a sum, else sum"},
+    {SITE_COMMUNICATION, "wrong-format", PARAMETER_FORMAT, NULL},
+    {SITE_COMMUNICATION, "round-hops", PARAMETER_FORMAT, "bf16"},
+    {SITE_COMMUNICATION, "wrong-peer", PARAMETER_INDEX, "the next member"},
+    {SITE_COMMUNICATION, "wrong-root", PARAMETER_INDEX, "the next member"},
+    {SITE_COMMUNICATION, "drop-peer", PARAMETER_INDEX, "the last member"},
+    {SITE_COMMUNICATION, "lose-link", PARAMETER_INDEX, "the member before"},
+    {SITE_COMMUNICATION, "corrupt", PARAMETER_INDEX, "element 0"},
+    {SITE_TENSOR, "shift", PARAMETER_VALUE, "1"},
+    {SITE_TENSOR, "perturb", PARAMETER_VALUE, "0.01"},
+    {SITE_TENSOR, "bit-flip", PARAMETER_VALUE, "3"},
+    {SITE_TENSOR, "round", PARAMETER_FORMAT, "bf16"},
+    {SITE_MEMORY, "lose-range", PARAMETER_VALUE, "1"},
+    {SITE_MEMORY, "wrong-range", PARAMETER_VALUE, "1"},
+};
+
+static const struct argument *argument_of(const struct deviation *deviation)
+{
+    for (size_t i = 0; i < sizeof arguments / sizeof arguments[0]; i++) {
+        if (arguments[i].kind == deviation->kind && !strcmp(arguments[i].name, deviation->name)) return &arguments[i];
+    }
+    return NULL;
+}
+
 unsigned fault_parameters(const struct deviation *deviation)
 {
-    static const struct { enum site_kind kind; const char *name; unsigned takes; } table[] = {
-        {SITE_FACTOR, "times", PARAMETER_FACTOR | PARAMETER_VALUE},
-        {SITE_FACTOR, "set", PARAMETER_FACTOR | PARAMETER_VALUE},
-        {SITE_FACTOR, "per-accumulation-step", PARAMETER_FACTOR | PARAMETER_VALUE},
-        {SITE_COMMUNICATION, "scale", PARAMETER_FACTOR | PARAMETER_VALUE},
-        {SITE_COMMUNICATION, "wrong-group", PARAMETER_GROUP},
-        {SITE_COMMUNICATION, "wrong-op", PARAMETER_OP},
-        {SITE_COMMUNICATION, "wrong-format", PARAMETER_FORMAT},
-        {SITE_COMMUNICATION, "wrong-peer", PARAMETER_INDEX},
-        {SITE_COMMUNICATION, "wrong-root", PARAMETER_INDEX},
-        {SITE_COMMUNICATION, "corrupt", PARAMETER_INDEX},
-        {SITE_TENSOR, "shift", PARAMETER_VALUE},
-        {SITE_TENSOR, "perturb", PARAMETER_VALUE},
-        {SITE_TENSOR, "bit-flip", PARAMETER_VALUE},
-        {SITE_TENSOR, "round", PARAMETER_FORMAT},
-        {SITE_MEMORY, "lose-range", PARAMETER_VALUE},
-        {SITE_MEMORY, "wrong-range", PARAMETER_VALUE},
-    };
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
-        if (table[i].kind == deviation->kind && !strcmp(table[i].name, deviation->name)) return table[i].takes;
+    const struct argument *argument = argument_of(deviation);
+    return argument ? argument->takes : 0;
+}
+
+const char *fault_argument_words(const struct deviation *deviation, char text[FAULT_ARGUMENT_TEXT])
+{
+    const struct argument *argument = argument_of(deviation);
+    struct phrase phrase = {text, FAULT_ARGUMENT_TEXT, 0};
+    text[0] = 0;
+    for (int i = 0; argument && i < PARAMETERS; i++) {
+        if (argument->takes & parameters[i].bit)
+            phrase_add(&phrase, "%s%s", phrase.used ? " or " : "", parameters[i].name);
     }
-    return 0;
+    if (argument && argument->fallback) phrase_add(&phrase, " (%s)", argument->fallback);
+    else if (argument) phrase_add(&phrase, ", required");
+    return text;
 }
 
 struct factor_numbers fault_numbers(const struct layout *layout, double of_data)
@@ -263,6 +289,16 @@ static bool resolve_factor(struct entry *e, const cJSON *factor)
     return check_expression(e);
 }
 
+/* Without its format the deviation would do nothing at all, and say so nowhere. */
+static bool fail_no_format(struct entry *e)
+{
+    char path[PATH_TEXT], allowed[160];
+    key_allowed(key_find("faults[].format"), allowed, sizeof allowed);
+    reader_fail(e->reader, path_of(e, "", path), "'%s' needs 'format'; allowed: %s", e->draft.entry.name, allowed);
+    error_hint(e->reader->error, "write --fault %s@format=bf16, in a file \"format\": \"bf16\" beside it", e->draft.entry.name);
+    return false;
+}
+
 static bool resolve_parameters(struct entry *e)
 {
     struct fault_draft *d = &e->draft;
@@ -284,9 +320,13 @@ static bool resolve_parameters(struct entry *e)
         return reader_fail(e->reader, path_of(e, "value", path),
                            "%.15g found; allowed: an integer from -1000000000 to 1000000000", d->entry.value);
     }
+    const struct argument *argument = d->entry.deviation ? argument_of(d->entry.deviation) : NULL;
+    if (argument && !argument->fallback && !d->format[0]) return fail_no_format(e);
     const char *word = d->group[0] ? d->group : d->op[0] ? d->op : d->format;
     if (word[0]) snprintf(d->entry.text, sizeof d->entry.text, "%s", word);
     if (d->index >= 0) snprintf(d->entry.text, sizeof d->entry.text, "%d", d->index);
+    d->entry.argument = d->index >= 0 ? "index" : d->group[0] ? "group" : d->op[0] ? "op" : d->format[0] ? "format"
+                      : factor ? "factor" : d->entry.has_value ? "value" : NULL;
     d->entry.in = (enum fault_run)d->in;
     return true;
 }

@@ -16,6 +16,12 @@ enum fault_parameter {
     PARAMETER_INDEX = 32,
 };
 unsigned fault_parameters(const struct deviation *deviation);
+/* "factor or value (2)", in brackets what holds where it is left out; "format, required"; "" where it takes none. */
+enum { FAULT_ARGUMENT_TEXT = 96 };
+const char *fault_argument_words(const struct deviation *deviation, char text[FAULT_ARGUMENT_TEXT]);
+/* An entry as --fault takes it: "coll-wrong-root@step=1,rank=6+7,index=2". */
+enum { FAULT_ENTRY_TEXT = 1024 };
+const char *fault_entry_write(const struct fault_entry *entry, char text[FAULT_ENTRY_TEXT]);
 
 /* A layout's own numbers; what only the data tells (N, N_all, N_unshifted, n, n_rank) is `of_data`. */
 struct factor_numbers fault_numbers(const struct layout *layout, double of_data);

@@ -88,6 +88,41 @@ static cJSON *parse(struct reader *reader, char *text)
     return NULL;
 }
 
+/* ---- and back ---- */
+
+static void write_list(struct phrase *phrase, const char *name, const struct at_list *list)
+{
+    for (int i = 0; i < list->count; i++) {
+        if (i == 0) phrase_add(phrase, "%c%s=", strchr(phrase->text, '@') ? ',' : '@', name);
+        phrase_add(phrase, "%s%d", i ? "+" : "", list->values[i]);
+    }
+}
+
+static void write_text(struct phrase *phrase, const char *name, const char *text)
+{
+    phrase_add(phrase, "%c%s%s%s", strchr(phrase->text, '@') ? ',' : '@', name, *text ? "=" : "", text);
+}
+
+const char *fault_entry_write(const struct fault_entry *entry, char text[FAULT_ENTRY_TEXT])
+{
+    struct phrase phrase = {text, FAULT_ENTRY_TEXT, 0};
+    char number[40];
+    text[0] = 0;
+    phrase_add(&phrase, "%s", entry->name);
+    write_list(&phrase, "rank", &entry->rank);
+    write_list(&phrase, "stage", &entry->stage);
+    write_list(&phrase, "step", &entry->step);
+    write_list(&phrase, "microbatch", &entry->microbatch);
+    write_list(&phrase, "layer", &entry->layer);
+    write_list(&phrase, "hop", &entry->hop);
+    if (entry->param[0]) write_text(&phrase, "param", entry->param);
+    if (entry->argument && !entry->text[0]) snprintf(number, sizeof number, "%.15g", entry->value);
+    if (entry->argument) write_text(&phrase, entry->argument, entry->text[0] ? entry->text : number);
+    if (entry->once) write_text(&phrase, "once", "");
+    if (entry->in != FAULT_IN_PARALLEL) write_text(&phrase, "in", entry->in == FAULT_IN_BOTH ? "both" : "standalone");
+    return text;
+}
+
 bool fault_entry_parse(struct reader *reader, const char *text, struct fault_entry *ret_entry)
 {
     char place[96], shown[FOREIGN_TEXT], *copy = memory_strdup(text);

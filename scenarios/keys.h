@@ -75,4 +75,15 @@ int choice_find(const char *list, const char *name); /* -1: none */
 /* "an integer from 1 to 1024", "'documents' or 'stream'"; into text, always terminated. */
 void key_allowed(const struct key *key, char *text, size_t size);
 
+/* ---- key_words.c ---- */
+enum { KEY_WORDS = 512 };
+const char *key_default(const struct key *key, char text[KEY_WORDS]);  /* JSON, or how it is found */
+const char *key_there(const struct key *key, char text[KEY_WORDS]);    /* "so far only train"; "" where all is there */
+const char *key_example(const struct key *key, char text[KEY_WORDS]);  /* "--set parallel.pp=2"; "" for none */
+/* The key that was meant by "faults.0.at.step"; NULL: none. */
+const struct key *key_look_up(const char *typed);
+bool key_is_within(const struct key *key, const struct key *section);
+/* Which keys a wrong one may have meant. */
+void key_hint(const char *typed, char *text, size_t size);
+
 #endif

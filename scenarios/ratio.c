@@ -1,4 +1,4 @@
-/* ratio: the search over monomials. 3^8 of them; a form that misses one sample is dropped at once. */
+/* ratio: the search over monomials. 3 to the number of letters of them; a form that misses one sample is dropped at once. */
 #include "scenarios/ratio.h"
 
 #include <math.h>
@@ -17,10 +17,12 @@ enum letter {
     LETTER_M,
     LETTER_D,
     LETTER_P,
+    LETTER_D_SHARD,
+    LETTER_D_REPLICATE,
     LETTERS
 };
-static const char *const letter_names[LETTERS] = {"N", "N_all", "N_unshifted", "n", "n_rank", "M", "D", "P"};
-static const int letter_rank[LETTERS] = {6, 8, 7, 4, 5, 1, 2, 3}; /* preference where forms have equally many letters */
+static const char *const letter_names[LETTERS] = {"N", "N_all", "N_unshifted", "n", "n_rank", "M", "D", "P", "D_shard", "D_replicate"};
+static const int letter_rank[LETTERS] = {6, 8, 7, 4, 5, 1, 2, 3, 9, 10}; /* preference where forms have equally many letters */
 
 struct monomial { int exponent[LETTERS]; int sign; };
 
@@ -35,6 +37,8 @@ static double letter_value(const struct factor_numbers *numbers, enum letter let
     case LETTER_M: return numbers->M;
     case LETTER_D: return numbers->D;
     case LETTER_P: return numbers->P;
+    case LETTER_D_SHARD: return numbers->D_shard;
+    case LETTER_D_REPLICATE: return numbers->D_replicate;
     default: ASSERT(!"no such letter"); return NAN;
     }
 }
@@ -72,10 +76,11 @@ static void monomial_text(const struct monomial *m, char text[48])
     text[47] = '\0';
 }
 
-/* The next combination of exponents, counting in base 3; false after the last. */
-static bool monomial_next(struct monomial *m)
+/* The next combination of the used letters' exponents, counting in base 3; false after the last. */
+static bool monomial_next(struct monomial *m, const bool used[LETTERS])
 {
     for (int l = 0; l < LETTERS; l++) {
+        if (!used[l]) continue;
         if (++m->exponent[l] <= 1) return true;
         m->exponent[l] = -1;
     }
@@ -95,7 +100,8 @@ static int monomial_cost(const struct monomial *m, char prefer, int *ret_letters
     return cost;
 }
 
-/* Letters that say nothing in this run (D = 1), or that are not known, take no part. */
+/* Letters that say nothing in this run (D = 1), or that are not known, take no part; the parts of D neither, unless
+ * there are both. */
 static void letters_in_use(const struct ratio_sample *samples, int count, bool ret_used[LETTERS])
 {
     for (int l = 0; l < LETTERS; l++) {
@@ -109,6 +115,8 @@ static void letters_in_use(const struct ratio_sample *samples, int count, bool r
             if (value != 1) ret_used[l] = true;
         }
     }
+    if (!ret_used[LETTER_D_SHARD] || !ret_used[LETTER_D_REPLICATE])
+        ret_used[LETTER_D_SHARD] = ret_used[LETTER_D_REPLICATE] = false;
 }
 
 static bool monomial_fits(const struct monomial *m, const struct ratio_sample *samples, int count, double tolerance)
@@ -167,17 +175,15 @@ struct ratio_form ratio_classify(const struct ratio_sample *samples, int count, 
     letters_in_use(samples, count, used);
     struct monomial m = {.sign = samples[0].value < 0 ? -1 : 1}, best = m;
     int best_cost = -1;
-    for (int l = 0; l < LETTERS; l++) m.exponent[l] = -1;
+    for (int l = 0; l < LETTERS; l++) m.exponent[l] = used[l] ? -1 : 0;
     do {
         int letters;
         int cost = monomial_cost(&m, prefer, &letters);
         if (letters > letters_max || (best_cost >= 0 && cost >= best_cost)) continue;
-        bool known = true;
-        for (int l = 0; l < LETTERS; l++) known = known && (used[l] || m.exponent[l] == 0);
-        if (!known || !monomial_fits(&m, samples, count, tolerance)) continue;
+        if (!monomial_fits(&m, samples, count, tolerance)) continue;
         best = m;
         best_cost = cost;
-    } while (monomial_next(&m));
+    } while (monomial_next(&m, used));
     if (best_cost >= 0) form_fill(&form, &best, &samples[0]);
     return form;
 }

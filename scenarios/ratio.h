@@ -1,7 +1,7 @@
 /* ratio: measured numbers written in the run's own symbols: 0.125 with M = 8 is "1/M".
  *
- * Searched are the monomials N^a N_all^b N_unshifted^c n^d n_rank^e M^f D^g P^h with exponents -1, 0, 1, and
- * their negatives. One must fit every sample (each with its own n and n_rank) within the tolerance; of those
+ * Searched are the monomials N^a N_all^b N_unshifted^c n^d n_rank^e M^f D^g P^h D_shard^i D_replicate^j with exponents
+ * -1, 0, 1, and their negatives; the last two where the data ranks are split both ways, so that neither is D. One must fit every sample (each with its own n and n_rank) within the tolerance; of those
  * that fit, the one with the fewest letters is taken, then by the order of preference. */
 #ifndef SCENARIOS_RATIO_H
 #define SCENARIOS_RATIO_H

@@ -19,6 +19,7 @@ struct fault_entry {
     struct at_list rank, stage, step, microbatch, layer, hop;
     char param[96];
     char text[96]; double value; bool has_value; /* "factor", "group", "format", "value" ... */
+    const char *argument;          /* which of these was given; NULL: none, so that the fault's own holds */
     bool once;
     enum fault_run in;
 };

@@ -265,6 +265,13 @@ static bool check_frozen(struct reader *reader, const struct run_config *config)
     return good;
 }
 
+static bool check_adapter(struct reader *reader, const struct model_config *m)
+{
+    return m->adapter_rows > 0 || m->adapter_used == ADAPTER_NEVER ||
+           reader_fail_among(reader, BLAME("model.adapter_used", "model.adapter_rows"),
+                             "adapter_used names who uses the adapters, and adapter_rows 0 says that there are none; allowed: adapter_rows 1 and more");
+}
+
 bool validate_scenario(struct reader *reader, struct draft *draft)
 {
     struct run_config *config = &draft->scenario.config;
@@ -273,7 +280,7 @@ bool validate_scenario(struct reader *reader, struct draft *draft)
     config->train.beta2 = draft->betas[1];
     l->send_sync = draft->send == 1;
     return set_architecture(reader, draft) && check_latent(reader, draft, &config->model) && check_experts(reader, &config->model.moe) &&
-           check_heads(reader, draft, &config->model) && check_ranks(reader, l) &&
+           check_heads(reader, draft, &config->model) && check_adapter(reader, &config->model) && check_ranks(reader, l) &&
            check_layers(reader, config->model.layers, l) && check_sharding(reader, l) &&
            check_batch(reader, config->train.global_batch, l) && set_precision(reader, draft) && check_frozen(reader, config);
 }

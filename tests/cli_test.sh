@@ -78,6 +78,21 @@ for list in faults sites checks; do
     [ "$(head -c 1 "$work/$list.json")" = "[" ] || fail "no list in $list.json"
 done
 check "schema" 0 "$hpsim" schema;                       says out '"$schema"'
+check "schema key" 0 "$hpsim" schema parallel.fsdp.zero; says out "an integer from 0 to 3"; says out "--set "; silent err
+check "schema key in a list" 0 "$hpsim" schema faults.0.at.step; says out "faults[].at.step"
+check "schema section" 0 "$hpsim" schema parallel.fsdp; says out "parallel.fsdp.reduce_op"; says out "an object"
+check "schema wrong key" 2 "$hpsim" schema layout.zero;  says err "did you mean parallel.fsdp.zero"; silent out
+check "schema two keys" 2 "$hpsim" schema model data;   silent out
+check "schema page" 0 "$hpsim" schema --markdown;       says out '| `train.steps` |'
+check "fault without its format" 2 "$hpsim" "$small" --fault pp.send_grad:wrong-format; silent out
+says err "needs 'format'"; says err "@format=bf16"
+check "fault echoed" 1 "$hpsim" "$small" --fault loss-divided-twice@rank=1,microbatch=0+2,step=1,factor=1/P
+says out "loss-divided-twice at rank 1, step 1, micro-batches 0, 2, with factor 1/P:"
+check "fault given" 1 "$hpsim" "$small" --fault loss-divided-twice@rank=1,step=1 --json -
+says out '"given":'; says out '"loss-divided-twice@rank=1,step=1"'
+check "fault help" 0 "$hpsim" faults --help;            says out "microbatch"; says out "factor"
+check "fault's arguments" 0 "$hpsim" faults coll-dtype-mismatch; says out "takes       format"
+check "judged" 0 "$hpsim" "$small" --checks deep --set precision.param=bf16 --set precision.compute=bf16; says out "judged in fp64: "
 
 # ---- validate ----
 check "validate" 0 "$hpsim" validate "$small";          says out "ok: small: 2 ranks = pipeline 2"

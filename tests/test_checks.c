@@ -356,7 +356,7 @@ START_TEST(update_coverage_counts_updates)
 {
     begin(0);
     rank_of(4)->updates.items[0].updates = 2;
-    expect_finding("update-coverage", &site_optimizer_owns, 4, "updated-twice");
+    expect_finding("update-coverage", &site_optimizer_entries, 4, "updated-twice");
     begin(0);
     rank_of(4)->updates.items[0].updates = 0;
     expect_finding("update-coverage", &site_optimizer_owns, 4, "not-updated");

@@ -1,7 +1,8 @@
 #!/bin/sh
 # What the pages under docs/ show is what hpsim prints: every block fenced as ```console is run again, command by command
-# (lines that begin with "$ hpsim", from the root of the source), and held against the lines behind it. A line "..."
-# stands for any number of lines, none too.
+# (lines that begin with "$ hpsim"), and held against the lines behind it. A line "..." stands for any number of lines, none
+# too. A block fenced as ```json NAME is the file NAME from there on. Commands run in a folder that has scenarios/ and these
+# files. docs/scenario.md is what hpsim schema --markdown prints, and docs/symptoms.md names every fault.
 # usage: test_docs.sh HPSIM SOURCE_ROOT [PAGE...]
 hpsim=$(realpath "$1")
 cd "$2" || exit 99
@@ -9,6 +10,7 @@ shift 2
 [ $# -gt 0 ] || set -- docs/*.md
 work=$(mktemp -d) || exit 99
 trap 'rm -rf "$work"' EXIT
+root=$(pwd)
 mkdir "$work/bin" && ln -s "$hpsim" "$work/bin/hpsim" || exit 99
 PATH="$work/bin:$PATH"
 failed=0
@@ -33,22 +35,40 @@ compare() {
 }
 
 for page in "$@"; do
-    rm -f "$work"/command.* "$work"/shown.*
+    rm -rf "$work"/step.* "$work"/shown.* "$work/run"
+    mkdir "$work/run" && ln -s "$root/scenarios" "$work/run/scenarios" || exit 99
     awk -v work="$work" '
         /^```console$/ { inside = 1; next }
-        /^```/ { inside = 0; next }
-        inside && /^\$ / { n++; name = sprintf("%04d", n); print substr($0, 3) > (work "/command." name); printf "" > (work "/shown." name); next }
+        /^```json [A-Za-z0-9_]+\.json$/ { n++; name = sprintf("%04d", n); file = work "/step." name; print "file " $2 > file; filling = 1; next }
+        /^```/ { inside = 0; filling = 0; next }
+        filling { print > file }
+        inside && /^\$ / { n++; name = sprintf("%04d", n); print "command " substr($0, 3) > (work "/step." name); printf "" > (work "/shown." name); next }
         inside && n { print > (work "/shown." name) }' "$page"
-    for command in "$work"/command.*; do
-        [ -e "$command" ] || continue
+    for step in "$work"/step.*; do
+        [ -e "$step" ] || continue
+        read -r kind rest <"$step"
+        if [ "$kind" = file ]; then
+            tail -n +2 "$step" >"$work/run/$rest"
+            continue
+        fi
         commands=$((commands + 1))
-        case $(cat "$command") in
+        case $rest in
         'hpsim '*) ;;
-        *) echo "$page: \"$(cat "$command")\" is no call of hpsim"; failed=1; continue ;;
+        *) echo "$page: \"$rest\" is no call of hpsim"; failed=1; continue ;;
         esac
-        sh "$command" >"$work/printed" 2>&1
-        compare "$work/shown.${command##*.}" "$work/printed" || { echo "$page: $(cat "$command")"; failed=1; }
+        sed 's/^command //' "$step" >"$work/command"
+        (cd "$work/run" && sh "$work/command") >"$work/printed" 2>&1
+        compare "$work/shown.${step##*.}" "$work/printed" || { echo "$page: $rest"; failed=1; }
     done
 done
+
+hpsim schema --markdown >"$work/keys"
+cmp -s "$work/keys" docs/scenario.md || { echo 'docs/scenario.md is not what hpsim schema --markdown prints'; failed=1; }
+hpsim faults --json "$work/faults"
+sed -n 's/^ *"name":[ \t]*"\(.*\)",*$/\1/p' "$work/faults" >"$work/names"
+[ -s "$work/names" ] || { echo 'no fault has a name'; failed=1; }
+while read -r name; do
+    grep -qF "\`$name\`" docs/symptoms.md || { echo "docs/symptoms.md does not name $name"; failed=1; }
+done <"$work/names"
 [ $commands -gt 0 ] || { echo 'no page shows a command'; exit 1; }
 exit $failed

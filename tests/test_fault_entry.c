@@ -1,6 +1,7 @@
 /* test_fault_entry: entries of "faults" and --fault against the catalogue and the registries, and what they arm in each
  * of the two runs. */
 #include "model/deviations.h"
+#include "scenarios/fault_entry.h"
 #include "support/scenario_files.h"
 
 static const char base[] = "{\"parallel\":{\"pp\":4,\"dp_shard\":3,\"pipeline\":{\"microbatches\":5}},\"train\":{\"global_batch\":15},"
@@ -74,7 +75,7 @@ START_TEST(catalogue)
 END_TEST
 
 /* Every deviation that applies to a site can be given as site:deviation, every other is refused with the reason; with no
- * argument each takes a default. */
+ * argument each takes a default, but those whose words say that one is required. */
 START_TEST(all_primitives)
 {
     int taken = 0, refused = 0;
@@ -82,16 +83,19 @@ START_TEST(all_primitives)
         for (int j = 0; j < deviation_registry_count(); j++) {
             const struct site *site = site_registry_at(i);
             const struct deviation *deviation = deviation_registry_at(j);
-            char name[128];
+            char name[160];
             const char *option = name;
             struct scenario_options options = {.faults_count = 1, .faults = &option};
             struct error error;
-            snprintf(name, sizeof name, "%s:%s", site->name, deviation->name);
+            char plain[128], words[FAULT_ARGUMENT_TEXT];
+            snprintf(plain, sizeof plain, "%s:%s", site->name, deviation->name);
+            bool required = strstr(fault_argument_words(deviation, words), "required") != NULL;
+            snprintf(name, sizeof name, "%s%s", plain, required ? "@format=fp16" : "");
             bool applies = deviation_applies(deviation, site), shared = deviation_registry_find(deviation->name, site->kind) != NULL;
             struct scenario *s = files_load_with(with_faults(""), &options, &error);
             if (applies) {
                 ck_assert_msg(s && s->faults[0].site == site && s->faults[0].deviation == deviation, "%s", name);
-                ck_assert_str_eq(s->faults[0].name, name);
+                ck_assert_str_eq(s->faults[0].name, plain);
                 site_plan_free(plan_of(s, false));
                 taken++;
             } else if (deviation->kind == site->kind) {
@@ -170,6 +174,8 @@ START_TEST(refused_entries)
         {"{\"fault\":\"clip.norm_reduce:wrong-group\",\"group\":\"tp\"}", "faults[0].group", "'tp' found; allowed: 'world', 'pp'"},
         {"{\"fault\":\"clip.norm_reduce:wrong-op\",\"op\":\"mean\"}", "faults[0].op", "'sum', 'avg' or 'max'"},
         {"{\"fault\":\"fsdp.unshard:wrong-format\",\"format\":\"fp8\"}", "faults[0].format", "'fp8' found"},
+        {"{\"fault\":\"fsdp.unshard:wrong-format\"}", "faults[0]", "'fsdp.unshard:wrong-format' needs 'format'; allowed: 'fp64'"},
+        {"{\"site\":\"pp.send_grad\",\"do\":\"wrong-format\"}", "faults[0]", "'pp.send_grad:wrong-format' needs 'format'"},
         {"{\"fault\":\"data.sample:shift\",\"value\":1e300}", "faults[0].value", "an integer from -1000000000"},
         {"{\"fault\":\"loss-not-divided\",\"factr\":2}", "faults[0].factr", "did you mean 'factor'?"},
         {"{\"fault\":\"loss-not-divided\",\"step\":2}", "faults[0].step", "did you mean 'faults[].at.step'?"},
@@ -192,6 +198,7 @@ START_TEST(refused_options)
         {"loss-not-divided@step=x", "at.step", "'x' found"},
         {"loss-not-divided@step=6+", "at.step[1]", "'' found"},
         {"loss-not-divided@step=6+x", "at.step[1]", "'x' found"},
+        {"fsdp.unshard:wrong-format@rank=1", "", "'fsdp.unshard:wrong-format' needs 'format'"},
         {"loss-not-divided@step=1,step=2", "step", "'step' is given twice"},
         {"loss-not-divided@stp=1", "", "did you mean 'step'?"},
         {"loss-not-divided@fault=x", "", "unknown key 'fault'"},
@@ -212,6 +219,31 @@ START_TEST(refused_options)
     struct scenario_options options = {.faults_count = FAULTS_MAX, .faults = many};
     files_refuse(with_faults("{\"fault\":\"loss-not-divided\"}"), &options, "faults", "at most 16 are allowed");
     scenario_free(files_accept(with_faults(""), &options));
+}
+END_TEST
+
+/* What was given is written as it was given, in the order of the keys; the words of an argument name the key that takes it. */
+START_TEST(written_again)
+{
+    static const char *const texts[] = {
+        "loss-divided-twice", "coll-wrong-root@stage=1+2,step=3,index=2", "pp.loss.scale:times@rank=6+7,factor=N/(n*M),once,in=both",
+        "pp.loss.scale:set@value=0.125", "layer.weight_gradient:perturb@layer=3,param=layers.3.*,value=-0.5,in=standalone",
+        "clip.norm_reduce:wrong-group@group=pp", "tied.grad_reduce:wrong-op@op=max", "fsdp.unshard:wrong-format@microbatch=4,format=fp16",
+        "fsdp.reduce_grad:drop-peer@index=1", "fsdp.reduce_grad:round-hops@hop=5,format=fp16", "fsdp.reduce_grad:premultiply@value=3",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        char text[FAULT_ENTRY_TEXT], words[FAULT_ARGUMENT_TEXT];
+        struct scenario *s = accept_option(texts[i]);
+        const struct fault_entry *entry = &s->faults[0];
+        ck_assert_str_eq(fault_entry_write(entry, text), texts[i]);
+        if (entry->deviation && entry->argument)
+            ck_assert_msg(strstr(fault_argument_words(entry->deviation, words), entry->argument), "%s: %s", texts[i], words);
+        scenario_free(s);
+    }
+    struct armed a = armed_by("fsdp.reduce_grad:drop-peer@index=1");
+    ck_assert_str_eq(a.text, "1");
+    a = armed_by("fsdp.reduce_grad:premultiply");
+    ck_assert(!a.text[0] && a.value == 0);
 }
 END_TEST
 
@@ -323,6 +355,7 @@ int main(void)
     tcase_add_test(tcase, both_forms);
     tcase_add_test(tcase, refused_entries);
     tcase_add_test(tcase, refused_options);
+    tcase_add_test(tcase, written_again);
     tcase_add_test(tcase, default_places);
     tcase_add_test(tcase, arguments);
     tcase_add_test(tcase, runs);

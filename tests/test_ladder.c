@@ -143,11 +143,30 @@ START_TEST(equal_letters)
 }
 END_TEST
 
+/* The parts of D are named where the data ranks are split both ways, and D where it is D. */
+START_TEST(parts_of_the_data_ranks)
+{
+    struct ratio_sample sample = {.numbers = {.M = 7, .D = 15, .P = 2, .N = 401, .D_shard = 5, .D_replicate = 3}};
+    const struct { double value; const char *text; } cases[] = {
+        {1.0 / 5, "1/D_shard"}, {3, "D_replicate"}, {15, "D"}, {1.0 / 35, "1/(M*D_shard)"}, {7.0 / 3, "M/D_replicate"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        sample.value = cases[i].value;
+        ck_assert_str_eq(ratio_classify(&sample, 1, 'M', 2, 1e-12).text, cases[i].text);
+    }
+    sample.numbers.D = sample.numbers.D_shard = 5;
+    sample.numbers.D_replicate = 1;
+    sample.value = 0.2;
+    ck_assert_str_eq(ratio_classify(&sample, 1, 'M', 2, 1e-12).text, "1/D");
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("ladder");
     TCase *tcase = tcase_create("ladder and formulas");
     tcase_add_test(tcase, rounding_is_no_bug);
+    tcase_add_test(tcase, parts_of_the_data_ranks);
     tcase_add_test(tcase, what_stays_is_a_bug);
     tcase_add_test(tcase, fp64_has_its_own_rounding);
     tcase_add_test(tcase, screening_follows_the_format);

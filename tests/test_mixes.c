@@ -2,8 +2,8 @@
  *
  * pp 1, 2, 3, 4, 8 x dp_replicate 1, 2, 3 x dp_shard 1, 2, 3, 5 x zero 0..3 x GPipe, 1F1B x every loss convention x
  * fp64, fp32, bf16, fp16 with loss scaling, and with them by chance: micro-batches, when and how gradients are reduced,
- * buckets that cut through parameters, their alignment, resharding, prefetch, frozen and tied parameters, algorithms of
- * the all-reduce, optimizer, clipping, blocking sends. Everything is drawn from the case's number: `test_mixes SOURCE_ROOT
+ * buckets that cut through parameters, their alignment, resharding, prefetch, frozen, tied and (partly) unused parameters, algorithms
+ * of the all-reduce, optimizer, clipping by either norm, blocking sends. Everything is drawn from the case's number: `test_mixes SOURCE_ROOT
  * NUMBER [COUNT]` runs that case alone, or as many from there on, `long` 14,400 of them instead of 500. */
 #include <check.h>
 #include <stdio.h>
@@ -84,6 +84,20 @@ static void draw_rest(struct random_stream *r, struct run_config *config)
     config->machine = (struct machine_config){8, 400, 3, 400, 8, 50};
 }
 
+/* Few rows, so that some ranks' shards have none; the largest magnitude is far below the root of the squares. */
+static void draw_adapter(struct random_stream *r, struct run_config *config)
+{
+    struct train_config *t = &config->train;
+    config->model.adapter_rows = drawn(r, 3) ? 0 : 1 + drawn(r, 6);
+    config->model.adapter_used = (enum adapter_used)drawn(r, 3);
+    t->check_finite = drawn(r, 2);
+    t->no_decay = drawn(r, 2) ? NO_DECAY_VECTORS : NO_DECAY_NONE;
+    t->no_gradient = drawn(r, 2) ? NO_GRADIENT_ZERO : NO_GRADIENT_SKIP;
+    t->grad_norm = drawn(r, 3) ? GRAD_NORM_L2 : GRAD_NORM_INF;
+    if (!drawn(r, 8)) snprintf(t->frozen, sizeof t->frozen, "layers.2.at*,layers.2.f*,layers.3.at*,layers.3.f*"); /* but for adapters */
+    if (t->grad_norm == GRAD_NORM_INF) t->grad_clip *= 0.03;
+}
+
 static struct scenario make(int number)
 {
     char name[32];
@@ -93,6 +107,7 @@ static struct scenario make(int number)
     draw_rest(&stream, &s.config);
     draw_layout(&stream, &s.config);
     draw_precision(&stream, &s.config);
+    draw_adapter(&stream, &s.config);
     return s;
 }
 
@@ -101,13 +116,14 @@ static const char *describe(int number, const struct run_config *c, char text_of
     const struct layout *l = &c->layout;
     snprintf(text_of, 800,
              "case %d: pp %d dp_replicate %d dp_shard %d zero %d %s m %d %s %s%s buckets %d/%d prefetch %d all_reduce %s %s param %s compute %s "
-             "reduce %s accumulate %s residual %s%s frozen '%s'",
+             "reduce %s accumulate %s residual %s%s frozen '%s' adapter %d %d %s norm %s",
              number, l->pp, l->dp_replicate, l->dp_shard, l->zero, l->schedule, l->microbatches,
              l->sync == SYNC_EACH_MICROBATCH ? "each" : "last", l->reduce_op == FSDP_REDUCE_SUM ? "sum" : "avg",
              l->reshard_after_forward ? " reshard" : "", l->bucket_elements, l->bucket_alignment, l->prefetch, l->all_reduce,
              loss_convention_of(c)->name, format_traits[c->precision.param].name, format_traits[c->precision.compute].name,
              format_traits[c->precision.reduce].name, format_traits[c->precision.accumulate].name,
-             format_traits[c->precision.residual].name, c->model.tie_embeddings ? " tied" : "", c->train.frozen);
+             format_traits[c->precision.residual].name, c->model.tie_embeddings ? " tied" : "", c->train.frozen,
+             c->model.adapter_rows, (int)c->model.adapter_used, c->train.no_gradient == NO_GRADIENT_ZERO ? "zero" : "skip", c->train.grad_norm == GRAD_NORM_INF ? "inf" : "l2");
     return text_of;
 }
 

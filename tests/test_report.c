@@ -234,7 +234,7 @@ START_TEST(json_has_all_keys)
     has_keys(diagnosis, "component site ranks step microbatch layer summary evidence candidates");
     has_keys(at(diagnosis, "evidence")->child, "tensor inputs_agree_to differs_by ratio");
     has_keys(at(diagnosis, "candidates")->child, "fault score");
-    has_keys(at(root, "faults")->child, "fault site hits outcome why");
+    has_keys(at(root, "faults")->child, "fault given site hits outcome why");
     has_keys(at(root, "environment"), "gemm openblas_core cpu_path coroutine threads");
     has_keys(at(root, "time"), "unit makespan per_rank");
     has_keys(at(at(root, "time"), "per_rank")->child, "busy idle exposed_comm");
@@ -484,7 +484,7 @@ START_TEST(text_tells_the_verdict)
     static const char *const wanted[] = {"6 ranks = pipeline 2 x FSDP 3, 1F1B, 5 micro-batches of 1 sequence",
                                          "fp64",
                                          "token-weight",
-                                         "step 0, micro-batch 2: rank 4 is odd (0.8, limit 1.0e-06); 2 more findings",
+                                         "step 0, micro-batch 2: rank 4 is odd (worst of all: relative error 0.8, allowed", "1.0e-06); 2 more findings",
                                          "DIVERGED in pp.loss, as expected",
                                          "the loss is scaled once more",
                                          "loss-divided-twice 0.98",
@@ -501,13 +501,62 @@ START_TEST(text_tells_the_verdict)
     free(text);
     ck_assert_int_eq(report_exit_status(&result), 0);
     result.faults[0].outcome = FAULT_NOT_HIT;
+    snprintf(result.faults[0].why, sizeof result.faults[0].why, "nobody came by");
     ck_assert_int_eq(report_exit_status(&result), 1);
     text = render(true, false);
     ck_assert_ptr_nonnull(strstr(text, "not as expected"));
     free(text);
     text = render(false, true);
     ck_assert_ptr_nonnull(strstr(text, "not asked for"));
-    ck_assert_ptr_nonnull(strstr(text, "not hit at pp.loss.scale"));
+    ck_assert_ptr_nonnull(strstr(text, "not hit: nobody came by"));
+    free(text);
+}
+END_TEST
+
+/* Numbers beside a finding say what they are: an exact check has none, a number of things is none of errors; evidence whose
+ * inputs differ too is told from the place itself; and where fp64 decides, a line says so. */
+START_TEST(text_explains_its_numbers)
+{
+    result.checks[0].limit = 0;
+    result.checks[0].findings = 2;
+    char *text = render(false, false);
+    ck_assert_ptr_nonnull(strstr(text, "rank 4 is odd; 1 more finding\n"));
+    ck_assert_ptr_nonnull(strstr(text, "loss: inputs agree to 3.0e-07, it differs by 0.8, got/due = 1/M"));
+    ck_assert_ptr_null(strstr(text, "judged in fp64"));
+    free(text);
+    result.checks[0] = (struct check_result){.id = "memory-bound", .status = CHECK_FAIL, .value = 7, .limit = 3, .why = "odd",
+                                             .place = PLACE_NONE, .findings = 1};
+    struct evidence_item *e = result.diagnosis.evidence;
+    e[0] = (struct evidence_item){"first", 0, 0.5, "D"};
+    e[1] = (struct evidence_item){"second", 0.5, 0.75, ""};
+    e[2] = (struct evidence_item){"third", 1e-9, NAN, ""};
+    result.diagnosis.evidence_count = 3;
+    struct record other = record;
+    result.parallel_other = &other;
+    record.config.precision.compute = FORMAT_BF16;
+    text = render(false, false);
+    static const char *const wanted[] = {"(worst of all: number held at once 7, allowed 3)\n", "first: inputs equal, it differs by 0.5, got/due = D\n",
+                                         "second: inputs differ by 0.5, it too by 0.75\n", "third: inputs agree to 1.0e-09, it is not what is due\n",
+                                         "judged in fp64: ", "bf16 compute"};
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) ck_assert_msg(strstr(text, wanted[i]) != NULL, "no \"%s\" in\n%s", wanted[i], text);
+    free(text);
+}
+END_TEST
+
+/* What was given with a fault stands behind its name, in the words of the report and as --fault takes it. */
+START_TEST(text_echoes_faults)
+{
+    struct fault_entry *entry = &scenario.faults[0];
+    *entry = (struct fault_entry){.name = "loss-divided-twice", .fault = fault_find("loss-divided-twice"), .rank = {2, {4, 5}}, .step = {1, {1}},
+                                  .text = "1/D", .argument = "factor", .once = true, .in = FAULT_IN_BOTH};
+    scenario.faults_count = 1;
+    char *text = render(false, true);
+    ck_assert_ptr_nonnull(strstr(text, "fault  loss-divided-twice at ranks 4, 5, step 1, with factor 1/D, once on each rank, in both runs:"));
+    free(text);
+    *entry = (struct fault_entry){.name = "a:b", .site = site_registry_at(0), .deviation = deviation_registry_at(0), .value = -0.5,
+                                  .has_value = true, .argument = "value"};
+    text = render(false, false);
+    ck_assert_ptr_nonnull(strstr(text, "fault  a:b with value -0.5: "));
     free(text);
 }
 END_TEST
@@ -578,6 +627,8 @@ int main(void)
     tcase_add_test(tcase, explain_gradients_multiplies);
     tcase_add_test(tcase, text_tells_the_verdict);
     tcase_add_test(tcase, text_draws_the_cycle);
+    tcase_add_test(tcase, text_explains_its_numbers);
+    tcase_add_test(tcase, text_echoes_faults);
     tcase_add_test(tcase, junit_escapes);
     tcase_add_test(tcase, describes_ranks);
     suite_add_tcase(suite, tcase);

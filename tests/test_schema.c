@@ -245,6 +245,82 @@ START_TEST(contract_example)
 }
 END_TEST
 
+/* "--set a=b --fault c" as options; the texts stay in `words`, which is cut up. */
+static struct scenario *load_example(char *words, struct error *ret_error)
+{
+    struct override overrides[4];
+    const char *faults[2];
+    struct scenario_options options = {.overrides = overrides, .faults = faults};
+    for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) {
+        char *value = strtok(NULL, " ");
+        ck_assert_ptr_nonnull(value);
+        if (*value == '\'') { /* the shell's quotes */
+            value++;
+            value[strlen(value) - 1] = 0;
+        }
+        if (!strcmp(word, "--fault")) {
+            faults[options.faults_count++] = value;
+            continue;
+        }
+        ck_assert_str_eq(word, "--set");
+        char *equals = strchr(value, '=');
+        ck_assert_ptr_nonnull(equals);
+        *equals = 0;
+        overrides[options.overrides_count++] = (struct override){value, equals + 1};
+    }
+    return files_load_with("{\"parallel\":{}}", &options, ret_error);
+}
+
+/* The example of every key is accepted, and names its key; what is not there yet has the default as its example, or none. */
+START_TEST(example_values)
+{
+    int changed = 0;
+    for (int i = 0; i < key_count(); i++) {
+        const struct key *key = key_at(i);
+        char text[KEY_WORDS], whole[KEY_WORDS];
+        struct error error = {0};
+        key_example(key, text);
+        bool is_section = key->type == KEY_SECTION || key->type == KEY_SECTIONS;
+        ck_assert_msg(text[0] || is_section || (key->there && !*key->there), "%s has no example", key->path);
+        if (!text[0] || !strcmp(key->path, "model.weights")) continue;
+        memcpy(whole, text, sizeof whole);
+        const char *last = strrchr(key->path, '.');
+        bool names_it = strstr(text, last ? last + 1 : key->path) || !strncmp(key->path, "faults", 6);
+        ck_assert_msg(names_it, "%s: %s", key->path, text);
+        struct scenario *s = load_example(text, &error);
+        if (!s) files_report(whole, &error);
+        ck_assert_msg(s, "%s: %s", key->path, whole);
+        changed += *key->fallback == '=' || !strstr(whole, key->fallback);
+        scenario_free(s);
+    }
+    ck_assert_int_gt(changed, 60);
+}
+END_TEST
+
+START_TEST(looked_up)
+{
+    ck_assert_str_eq(key_look_up("parallel.fsdp.zero")->path, "parallel.fsdp.zero");
+    ck_assert_str_eq(key_look_up("faults.0.at.step")->path, "faults[].at.step");
+    ck_assert_str_eq(key_look_up("faults[3].at")->path, "faults[].at");
+    ck_assert_str_eq(key_look_up("faults")->path, "faults");
+    for (int i = 0; i < key_count(); i++) ck_assert_ptr_eq(key_look_up(key_at(i)->path), key_at(i));
+    static const struct { const char *typed, *hint; } wrong[] = {
+        {"layout.zero", "did you mean parallel.fsdp.zero?"}, {"zreo", "did you mean parallel.fsdp.zero?"},
+        {"head_dim", "model.head_dim or model.mla.head_dim"}, {"parallel.fspd", "did you mean parallel.fsdp?"},
+        {"qqqqqqqq", "hpsim schema --markdown lists all"}, {"", "lists all"}, {"..", "lists all"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        char hint[512];
+        ck_assert_ptr_null(key_look_up(wrong[i].typed));
+        key_hint(wrong[i].typed, hint, sizeof hint);
+        ck_assert_msg(strstr(hint, wrong[i].hint), "%s: %s", wrong[i].typed, hint);
+    }
+    char shorter[16];
+    key_hint("head_dim", shorter, sizeof shorter);
+    ck_assert_uint_lt(strlen(shorter), sizeof shorter);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("schema");
@@ -258,6 +334,8 @@ int main(void)
     tcase_add_test(tcase, types);
     tcase_add_test(tcase, empty_and_null);
     tcase_add_test(tcase, contract_example);
+    tcase_add_test(tcase, example_values);
+    tcase_add_test(tcase, looked_up);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_set_fork_status(runner, CK_NOFORK);

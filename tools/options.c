@@ -155,6 +155,7 @@ static bool parse_value(struct options *options, enum option_id id, const char *
     case OPTION_DUMP: options->dump = value; return true;
     case OPTION_JUNIT: options->junit = value; return true;
     case OPTION_NO_FAULTS: options->no_faults = true; return true;
+    case OPTION_MARKDOWN: options->markdown = true; return true;
     case OPTION_QUIET: options->quiet = true; return true;
     case OPTION_VERBOSE: options->verbose = true; return true;
     case OPTION_HELP: options->help = true; return true;

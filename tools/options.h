@@ -27,7 +27,7 @@ struct options {
     int arguments_count; const char **arguments;  /* what is no option */
     int overrides_count; struct override *overrides;
     int faults_count; const char **faults;
-    bool no_faults, seed_given, quiet, verbose, help;
+    bool no_faults, seed_given, quiet, verbose, help, markdown;
     uint64_t seed, interleave;
     int threads, jobs;                             /* 0: not given */
     const char *gemm, *cpu_path, *coroutine, *json, *csv, *dump, *junit;

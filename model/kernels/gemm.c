@@ -9,7 +9,8 @@
  * blocks of tiles that fit the second cache, n in panels of two vectors that fit the first, all innermost in register
  * tiles (tile.h). Packing makes what a tile reads lie side by side, once a block; it is left out where little is read
  * again:
- *   B  as it lies, where it isn't transposed and few rows of C read a panel
+ *   B  as it lies, where it isn't transposed and few rows of C read a panel; more of them, where its rows lie near
+ *      each other, as those that are a multiple of a page apart push each other out of the cache
  *   A  as it lies, where few panels read it, or where all of it is small */
 #include "model/kernels/tile.h"
 
@@ -18,7 +19,7 @@ enum {
     PANEL_BYTES = K_BLOCK * PANEL * sizeof(real),
     TILES_BLOCK = (KERNEL_WORKSPACE_BYTES - PANEL_BYTES) / (K_BLOCK * TILE_STRIDE * sizeof(real)),
     /* where packing begins to pay */
-    B_ROWS = 100, A_BYTES = 80 * 1024,
+    B_ROWS = 100, B_ROWS_NEAR = 200, NEAR_BYTES = 2048, A_BYTES = 80 * 1024,
 };
 _Static_assert(TILES_BLOCK >= 4, "a panel of B and some tiles of A fit the workspace");
 
@@ -63,8 +64,9 @@ static void block(const struct product *g, int64_t row, int64_t rows, int64_t p,
         strip.b = g->transpose_b ? g->b + j * g->ldb + p : g->b + p * g->ldb + j;
         strip.ldb = g->ldb;
         if (g->pack_b) {
-            tile_pack(panel, PANEL, g->transpose_b, depth, strip.columns, strip.b, g->ldb);
-            strip.b = panel, strip.ldb = PANEL;
+            const int64_t stride = !g->pack_a && strip.columns <= VEC_WIDTH ? VEC_WIDTH : PANEL;
+            tile_pack(panel, stride, g->transpose_b, depth, strip.columns, strip.b, g->ldb);
+            strip.b = panel, strip.ldb = stride;
         }
         if (!g->pack_a) {
             strip.rows = rows, strip.a = a, strip.lda = g->lda, strip.a_transposed = g->transpose_a;
@@ -87,44 +89,48 @@ static void block(const struct product *g, int64_t row, int64_t rows, int64_t p,
     }
 }
 
-/* A product that is one tile goes the shortest way. */
-static void one_tile(const struct product *g, int64_t m, int64_t k, bool accumulate)
+static __attribute__((noinline)) void blocks(const struct product *g, int64_t m, int64_t k, int64_t rows_max, bool accumulate)
 {
-    struct strip strip = {.a_transposed = g->transpose_a, .accumulate = accumulate, .rows = m, .columns = g->n, .k = k,
-                          .a = g->a, .lda = g->lda, .b = g->b, .ldb = g->ldb, .c = g->c, .ldc = g->ldc};
-    if (g->transpose_b) {
-        real *panel = kernel_workspace();
-        const int64_t stride = g->n <= VEC_WIDTH ? VEC_WIDTH : PANEL;
-        tile_pack(panel, stride, true, k, g->n, g->b, g->ldb);
-        strip.b = panel, strip.ldb = stride;
+    for (int64_t p = 0; p < k; p += K_BLOCK) {
+        const int64_t depth = k - p < K_BLOCK ? k - p : K_BLOCK;
+        for (int64_t row = 0; row < m; row += rows_max)
+            block(g, row, m - row < rows_max ? m - row : rows_max, p, depth, accumulate || p > 0);
     }
-    tile_strip(&strip);
+}
+
+static __attribute__((noinline)) void clear(int64_t m, int64_t n, real *c, int64_t ldc)
+{
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++)
+            c[i * ldc + j] = 0;
 }
 
 void FN(gemm)(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const void *a, int64_t lda,
               const void *b, int64_t ldb, bool accumulate, void *c, int64_t ldc)
 {
-    struct product g = {.transpose_a = transpose_a, .transpose_b = transpose_b, .n = n, .a = a, .b = b, .c = c,
-                        .lda = lda, .ldb = ldb, .ldc = ldc};
     ASSERT(m >= 0 && n >= 0 && k >= 0);
     if (k == 0 && !accumulate)
-        for (int64_t i = 0; i < m; i++)
-            for (int64_t j = 0; j < n; j++)
-                g.c[i * ldc + j] = 0;
+        clear(m, n, c, ldc);
     if (m == 0 || n == 0)
         return;
+    /* A product that is one tile goes the shortest way. */
     if (m <= (n > VEC_WIDTH ? TILE_ROWS_MAX : TILE_ROWS_NARROW) && n <= PANEL && k <= K_BLOCK) {
-        one_tile(&g, m, k, accumulate);
+        struct strip strip = {.a_transposed = transpose_a, .accumulate = accumulate, .rows = m, .columns = n, .k = k,
+                              .a = a, .lda = lda, .b = b, .ldb = ldb, .c = c, .ldc = ldc};
+        if (transpose_b) {
+            real *panel = kernel_workspace();
+            strip.b = panel, strip.ldb = n <= VEC_WIDTH ? VEC_WIDTH : PANEL;
+            tile_pack(panel, strip.ldb, true, k, n, b, ldb);
+        }
+        tile_strip(&strip);
         return;
     }
     const int64_t depth_max = k < K_BLOCK ? k : K_BLOCK;
-    g.pack_a = n > 2 * PANEL && m * depth_max * (int64_t)sizeof(real) > A_BYTES;
-    g.pack_b = g.pack_a || transpose_b || m > B_ROWS;
-    const int64_t blocks = g.pack_a ? (m + TILES_BLOCK * TILE_ROWS_MAX - 1) / (TILES_BLOCK * TILE_ROWS_MAX) : 1;
-    const int64_t rows_max = (m + blocks - 1) / blocks;
-    for (int64_t p = 0; p < k; p += K_BLOCK) {
-        const int64_t depth = k - p < K_BLOCK ? k - p : K_BLOCK;
-        for (int64_t row = 0; row < m; row += rows_max)
-            block(&g, row, m - row < rows_max ? m - row : rows_max, p, depth, accumulate || p > 0);
-    }
+    const bool pack_a = n > 2 * PANEL && m * depth_max * (int64_t)sizeof(real) > A_BYTES;
+    const int64_t b_rows = ldb * (int64_t)sizeof(real) <= NEAR_BYTES ? B_ROWS_NEAR : B_ROWS;
+    const struct product g = {.transpose_a = transpose_a, .transpose_b = transpose_b, .n = n, .a = a, .b = b, .c = c,
+                              .lda = lda, .ldb = ldb, .ldc = ldc, .pack_a = pack_a,
+                              .pack_b = pack_a || transpose_b || m > b_rows};
+    const int64_t count = pack_a ? (m + TILES_BLOCK * TILE_ROWS_MAX - 1) / (TILES_BLOCK * TILE_ROWS_MAX) : 1;
+    blocks(&g, m, k, (m + count - 1) / count, accumulate);
 }

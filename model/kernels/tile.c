@@ -253,80 +253,133 @@ SIMD_INLINE __m128i load_piece(const real *from, int64_t count)
 #endif
 }
 
-/* Pieces of rows r, r + PART, r + 2 PART, ... side by side in one register: `at[i]` says where row i PART begins,
- * seen from row[r]. */
-SIMD_INLINE vec gather_pieces(const real *row, const int64_t *at, int64_t count)
+/* Side by side in one register, +0 where there is none: pieces of rows r, r + PART, r + 2 PART, ... of what is transposed,
+ * of which the first lies at `row` and each other `step` further, but the last at `last`, if that isn't NULL. */
+SIMD_INLINE vec gather_pieces(const int pieces, const real *row, int64_t step, const real *last, int64_t count)
 {
+    __m128i piece[4];
+    SIMD_UNROLL(4)
+    for (int i = 0; i < pieces; i++)
+        piece[i] = load_piece(last && i == pieces - 1 ? last : row + i * step, count);
 #if SIMD_LEVEL == 2
-    __m512i v = _mm512_castsi128_si512(load_piece(row + at[0], count));
-    v = _mm512_inserti32x4(v, load_piece(row + at[1], count), 1);
-    v = _mm512_inserti32x4(v, load_piece(row + at[2], count), 2);
-    return (vec)_mm512_inserti32x4(v, load_piece(row + at[3], count), 3);
+    __m512i v = _mm512_zextsi128_si512(piece[0]);
+    if (pieces > 1)
+        v = _mm512_inserti32x4(v, piece[1], 1);
+    if (pieces > 2)
+        v = _mm512_inserti32x4(v, piece[2], 2);
+    if (pieces > 3)
+        v = _mm512_inserti32x4(v, piece[3], 3);
+    return (vec)v;
 #else
-    __m256i v = _mm256_castsi128_si256(load_piece(row + at[0], count));
-    return (vec)_mm256_inserti128_si256(v, load_piece(row + at[1], count), 1);
+    __m256i v = _mm256_zextsi128_si256(piece[0]);
+    return (vec)(pieces > 1 ? _mm256_inserti128_si256(v, piece[1], 1) : v);
 #endif
 }
 
-/* PART rows of the panel from VEC_WIDTH rows of what is transposed: a transpose within the 128-bit lanes. Row r + i PART
- * of those begins at row[r] + at[r][i]. */
-SIMD_INLINE void transpose_pieces(real *to, int64_t stride, const real *const row_at[PART],
-                                  const int64_t *const at[PART], int64_t p, int64_t count, bool whole, vec_mask mask)
+/* A transpose within the 128-bit lanes. */
+SIMD_INLINE void transpose_lanes(vec v[PART])
 {
-    vec row[PART];
 #if VARIANT_BITS == 32
-    vec r0 = gather_pieces(row_at[0] + p, at[0], count), r1 = gather_pieces(row_at[1] + p, at[1], count);
-    vec r2 = gather_pieces(row_at[2] + p, at[2], count), r3 = gather_pieces(row_at[3] + p, at[3], count);
-    vec t0 = SIMD_MM(unpacklo_ps)(r0, r1), t1 = SIMD_MM(unpackhi_ps)(r0, r1);
-    vec t2 = SIMD_MM(unpacklo_ps)(r2, r3), t3 = SIMD_MM(unpackhi_ps)(r2, r3);
-    row[0] = SIMD_MM(shuffle_ps)(t0, t2, 0x44);
-    row[1] = SIMD_MM(shuffle_ps)(t0, t2, 0xee);
-    row[2] = SIMD_MM(shuffle_ps)(t1, t3, 0x44);
-    row[3] = SIMD_MM(shuffle_ps)(t1, t3, 0xee);
+    const vec t0 = SIMD_MM(unpacklo_ps)(v[0], v[1]), t1 = SIMD_MM(unpackhi_ps)(v[0], v[1]);
+    const vec t2 = SIMD_MM(unpacklo_ps)(v[2], v[3]), t3 = SIMD_MM(unpackhi_ps)(v[2], v[3]);
+    v[0] = SIMD_MM(shuffle_ps)(t0, t2, 0x44);
+    v[1] = SIMD_MM(shuffle_ps)(t0, t2, 0xee);
+    v[2] = SIMD_MM(shuffle_ps)(t1, t3, 0x44);
+    v[3] = SIMD_MM(shuffle_ps)(t1, t3, 0xee);
 #else
-    vec r0 = gather_pieces(row_at[0] + p, at[0], count), r1 = gather_pieces(row_at[1] + p, at[1], count);
-    row[0] = SIMD_MM(unpacklo_pd)(r0, r1);
-    row[1] = SIMD_MM(unpackhi_pd)(r0, r1);
+    const vec t0 = v[0];
+    v[0] = SIMD_MM(unpacklo_pd)(t0, v[1]);
+    v[1] = SIMD_MM(unpackhi_pd)(t0, v[1]);
 #endif
+}
+
+/* `count` rows of the panel, up to PART, from those pieces. */
+SIMD_INLINE void transpose_pieces(const int pieces, const bool whole, real *to, int64_t stride, const real *const row[PART],
+                                  int64_t step, const real *const last[PART], int64_t p, int64_t count, vec_mask mask)
+{
+    vec v[PART];
+    SIMD_UNROLL(4)
+    for (int r = 0; r < PART; r++)
+        v[r] = gather_pieces(pieces, row[r] + p, step, whole ? NULL : last[r] + p, count);
+    transpose_lanes(v);
     SIMD_UNROLL(4)
     for (int i = 0; i < PART; i++)
         if (i < count)
-            vec_store(to + (p + i) * stride, whole ? row[i] : vec_keep_mask(row[i], mask));
+            vec_store(to + (p + i) * stride, whole ? v[i] : vec_keep_mask(v[i], mask));
+}
+
+#if SIMD_LEVEL == 2
+/* 2 PART rows of a whole panel, with half as many loads: pieces twice as long, of rows r and r + PART in one register,
+ * r + 2 PART and r + 3 PART in another. */
+SIMD_INLINE void transpose_long_pieces(real *to, int64_t stride, const real *const row[PART], int64_t step, int64_t p)
+{
+    vec low[PART], high[PART];
+    SIMD_UNROLL(4)
+    for (int r = 0; r < PART; r++) {
+        const real *from = row[r] + p;
+        low[r] = (vec)_mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const void *)from)),
+                                         _mm256_loadu_si256((const void *)(from + step)), 1);
+        high[r] = (vec)_mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const void *)(from + 2 * step))),
+                                          _mm256_loadu_si256((const void *)(from + 3 * step)), 1);
+    }
+    transpose_lanes(low);
+    transpose_lanes(high);
+    SIMD_UNROLL(4)
+    for (int i = 0; i < PART; i++) {
+        vec_store(to + (p + i) * stride, (vec)_mm512_shuffle_i32x4((__m512i)low[i], (__m512i)high[i], 0x88));
+        vec_store(to + (p + PART + i) * stride, (vec)_mm512_shuffle_i32x4((__m512i)low[i], (__m512i)high[i], 0xdd));
+    }
 }
 #endif
 
-/* VEC_WIDTH columns of a panel, of which `columns` are there: the others are read from the last and then cleared. */
-SIMD_SPECIALIZE void pack_transposed(const bool whole, real *to, int64_t stride, int64_t k, int64_t columns,
-                                     const real *from, int64_t ld)
+/* VEC_WIDTH columns of a panel, of which `columns` are there, in so many pieces. Not whole: what the last piece lacks is
+ * read from the last column and then cleared. */
+SIMD_SPECIALIZE void pack_pieces(const int pieces, const bool whole, real *to, int64_t stride, int64_t k, int64_t columns,
+                                 const real *from, int64_t ld)
 {
-#if SIMD_LEVEL > 0
-    enum { PIECES = VEC_WIDTH / PART };
-    int64_t offsets[PART][PIECES];
-    const int64_t *at[PART];
-    const real *row[PART];
+    const real *row[PART], *last[PART];
     const vec_mask mask = mask_first(whole ? 0 : columns);
-    const int64_t limit = (columns - 1) * ld;
     SIMD_UNROLL(4)
     for (int r = 0; r < PART; r++) {
-        SIMD_UNROLL(4)
-        for (int i = 0; i < PIECES; i++) {
-            const int64_t own = (r + i * PART) * ld;
-            offsets[r][i] = whole ? i * PART * ld : own < limit ? own : limit;
-        }
-        row[r] = whole ? from + r * ld : from;
-        at[r] = offsets[whole ? 0 : r];
+        const int64_t own = (pieces - 1) * PART + r;
+        last[r] = from + (own < columns ? own : columns - 1) * ld;
+        row[r] = from + r * ld; /* not read where this is the last piece and not whole */
     }
     int64_t p = 0;
+#if SIMD_LEVEL == 2
+    for (; whole && p + 2 * PART <= k; p += 2 * PART)
+        transpose_long_pieces(to, stride, row, PART * ld, p);
+#endif
     for (; p + PART <= k; p += PART)
-        transpose_pieces(to, stride, row, at, p, PART, whole, mask);
+        transpose_pieces(pieces, whole, to, stride, row, PART * ld, last, p, PART, mask);
     if (p < k)
-        transpose_pieces(to, stride, row, at, p, k - p, whole, mask);
-#else
-    for (int64_t p = 0; p < k; p++)
-        for (int64_t j = 0; j < VEC_WIDTH; j++)
-            to[p * stride + j] = whole || j < columns ? from[j * ld + p] : 0;
+        transpose_pieces(pieces, whole, to, stride, row, PART * ld, last, p, k - p, mask);
+}
+
+static void pack_transposed(real *to, int64_t stride, int64_t k, int64_t columns, const real *from, int64_t ld)
+{
+    const int64_t pieces = (columns + PART - 1) / PART;
+    if (columns >= VEC_WIDTH)
+        pack_pieces(VEC_WIDTH / PART, true, to, stride, k, columns, from, ld);
+    else if (pieces == 1)
+        pack_pieces(1, false, to, stride, k, columns, from, ld);
+    else if (pieces == 2)
+        pack_pieces(2, false, to, stride, k, columns, from, ld);
+#if SIMD_LEVEL == 2
+    else if (pieces == 3)
+        pack_pieces(3, false, to, stride, k, columns, from, ld);
+    else
+        pack_pieces(4, false, to, stride, k, columns, from, ld);
 #endif
 }
+#else
+static void pack_transposed(real *to, int64_t stride, int64_t k, int64_t columns, const real *from, int64_t ld)
+{
+    for (int64_t p = 0; p < k; p++)
+        for (int64_t j = 0; j < VEC_WIDTH; j++)
+            to[p * stride + j] = j < columns ? from[j * ld + p] : 0;
+}
+#endif
 
 void tile_pack(real *to, int64_t stride, bool transposed, int64_t k, int64_t columns, const real *from, int64_t ld)
 {
@@ -342,10 +395,8 @@ void tile_pack(real *to, int64_t stride, bool transposed, int64_t k, int64_t col
             const vec_mask mask = mask_first(here);
             for (int64_t p = 0; p < k; p++)
                 vec_store(to + p * stride + j, vec_load_mask(from + p * ld + j, mask));
-        } else if (here >= VEC_WIDTH) {
-            pack_transposed(true, to + j, stride, k, here, from + j * ld, ld);
         } else {
-            pack_transposed(false, to + j, stride, k, here, from + j * ld, ld);
+            pack_transposed(to + j, stride, k, here, from + j * ld, ld);
         }
     }
 }

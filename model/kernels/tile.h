@@ -21,8 +21,8 @@ enum {
  * of a row or two waits for its own sums. */
 SIMD_INLINE int64_t tile_rows(int64_t left, int64_t most)
 {
-    if (left >= 8 * most)
-        return most;
+    if (left <= most || left >= 8 * most)
+        return left <= most ? left : most;
     const uint32_t tiles = ((uint32_t)left + (uint32_t)most - 1) / (uint32_t)most;
     return ((uint32_t)left + tiles - 1) / tiles;
 }

@@ -4,7 +4,8 @@
  * Read off the ranks' logs of calls (collectives/match.h). Beside it, what all members may agree on and be wrong: the root
  * of the printed loss' broadcast is the last stage, the group of what moves parameters and gradients is the layout's
  * (call_due.c); and a call's input that afterwards holds the beginning of its output,
- * where it was not said that both are one memory (collectives/hazards.c). Limit: exact. A finding's rank: who deviates; its site: that
+ * where it was not said that both are one memory (collectives/hazards.c). Where ranks look whether what they give to a
+ * gradient reduction is finite (train.check_finite), each says so of its own (dp.finite_check). Limit: exact. A finding's rank: who deviates; its site: that
  * of the deviating call, or, where what this rank calls is what the other calls next, of the call that it left out. */
 #include <stdlib.h>
 #include <string.h>
@@ -122,6 +123,36 @@ static void check_aliases(struct check_output *output, const struct rank_record 
     }
 }
 
+/* Who brought it into the reduction; -1: nobody. */
+static int culprit(const struct record *record, const struct finite_fact *like)
+{
+    for (int r = 0; r < record->ranks; r++) {
+        for (int i = 0; i < record->rank[r].finites.count; i++) {
+            const struct finite_fact *fact = &record->rank[r].finites.items[i];
+            if (fact->step == like->step && fact->microbatch == like->microbatch && fact->unit == like->unit && !fact->was) return r;
+        }
+    }
+    return -1;
+}
+
+static void check_accusations(const struct evidence *e, struct check_output *output, const struct rank_record *rank)
+{
+    for (int i = 0; i < rank->finites.count; i++) {
+        const struct finite_fact *fact = &rank->finites.items[i];
+        if (fact->said == fact->was) continue;
+        struct finding finding = finding_new(&site_dp_finite_check, place_at_unit(&e->parallel->config, rank->rank, fact->step, fact->microbatch, fact->unit));
+        char name[32];
+        unit_name(&e->parallel->config.model, fact->unit, name);
+        finding_pattern(&finding, "culprit-lost");
+        finding.expected = fact->was;
+        finding.got = fact->said;
+        if (fact->was) finding_say(&finding, "in step %d rank %d says that its gradient of %s is not finite, and it is: rank %d's is not", fact->step, rank->rank, name, culprit(e->parallel, fact));
+        else finding_say(&finding, "in step %d rank %d says that its gradient of %s is finite, and it is not", fact->step, rank->rank, name);
+        check_value(output, 1, 0);
+        check_find(output, &finding);
+    }
+}
+
 static void run(const struct evidence *e, struct check_output *output)
 {
     const struct record *record = e->parallel;
@@ -135,6 +166,7 @@ static void run(const struct evidence *e, struct check_output *output)
         check_roots(e, output, &record->rank[r]);
         check_groups(e, output, &record->rank[r]);
         check_aliases(output, &record->rank[r]);
+        check_accusations(e, output, &record->rank[r]);
     }
     free(list);
     free(communicators);

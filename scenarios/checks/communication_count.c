@@ -150,7 +150,7 @@ static void check_group(const struct evidence *e, struct check_output *output, c
         if (!strcmp(call->group, due.group) && call->count >= least) continue;
         struct finding finding = finding_new(site, place_at(rank->rank, call->step, -1));
         finding_pattern(&finding, "calls-differ");
-        finding_say(&finding, "rank %d calls %s in step %d in group %s with %llu elements where group %s and %llu are due", rank->rank,
+        finding_say(&finding, "rank %d calls %s in step %d in group %s with %llu elements; due are group %s and %llu elements", rank->rank,
                     site->name, call->step, call->group, (unsigned long long)call->count, due.group, (unsigned long long)least);
         check_value(output, 1, 0);
         check_find(output, &finding);
@@ -169,8 +169,8 @@ static void check_calls(const struct evidence *e, struct check_output *output, c
         finding.expected = (double)due;
         finding.got = (double)made;
         finding_pattern(&finding, "calls-differ");
-        finding_say(&finding, "rank %d makes %lld calls of %s where %lld are due", rank->rank, (long long)made, site->name,
-                    (long long)due);
+        finding_say(&finding, "rank %d calls %s %lld times in the whole run; this layout needs %lld calls of it there", rank->rank, site->name,
+                    (long long)made, (long long)due);
         check_value(output, (double)llabs(made - due), 0);
         check_find(output, &finding);
     }
@@ -241,7 +241,7 @@ static void check_cost(const struct evidence *e, struct check_output *output, co
     finding.expected = (double)due.bytes;
     finding.got = (double)made.bytes;
     finding_pattern(&finding, "traffic-differs");
-    finding_say(&finding, "the calls of %s sent %llu messages and %llu bytes; their algorithm costs %llu and %llu", site->name,
+    finding_say(&finding, "over all ranks, %s sent %llu messages with %llu bytes; the algorithm of its calls takes %llu messages with %llu bytes", site->name,
                 (unsigned long long)made.messages, (unsigned long long)made.bytes, (unsigned long long)due.messages,
                 (unsigned long long)due.bytes);
     check_find(output, &finding);
@@ -271,8 +271,9 @@ static void run(const struct evidence *e, struct check_output *output)
 
 const struct check check_communication_count = {
     .id = "communication-count",
-    .proves = "calls of every purpose, and the messages and bytes of every collective, are exactly what layout and algorithm "
-              "cost",
+    .proves = "each rank communicates exactly as often as its layout needs (a gather of a unit, a reduction of a bucket, a transfer of "
+              "a micro-batch between stages, neither missing nor extra), and each collective sends exactly the messages and bytes "
+              "that its algorithm takes",
     .tier = "default",
     .run = run,
 };

@@ -3,6 +3,7 @@
  *
  * Read off the origin ledgers, one station after the other, each against the one before:
  *   decision    was this unit reduced after this micro-batch as fsdp.sync says?            -> fsdp.sync_now
+ *   ready       was it then reduced? (not a bucket that waits for a parameter nothing used) -> ddp.ready
  *   local       what went into reductions (or never did): this rank's micro-batches of this
  *               step once each, none of an earlier step                                    -> pp.grad.clear
  *               (what emptied it instead, where that was decided: dp.zero_grad, dp.grad.add, dp.reduce_source; what
@@ -97,6 +98,26 @@ static void check_hooks(const struct evidence *e, struct check_output *output, c
     if (left == 0 || !facts_finished(e->parallel) || unit_contribution_has_backward(u)) return;
     if (layout_data_ranks(&e->parallel->config.layout) == 1) return;
     find_at(e, output, u, &site_ddp_hooks, -1, "never", "keeps its own gradient: after its backward nothing asks whether to reduce it");
+}
+
+/* Asked for, and never given to a reduction, since its bucket waited for a parameter that no backward reaches. */
+static void check_ready(const struct evidence *e, struct check_output *output, const struct unit_contribution *u)
+{
+    const struct rank_record *rank = u->rank;
+    for (int i = 0; i < rank->syncs.count; i++) {
+        const struct sync_fact *fact = &rank->syncs.items[i];
+        if (fact->step != u->step || fact->unit != u->unit || !fact->synced) continue;
+        if (!facts_was_chosen(rank, &site_ddp_ready, u->step, u->unit)) continue;
+        bool went_in = false;
+        for (int k = 0; k < rank->gradients.count && !went_in; k++) {
+            const struct gradient_fact *gradient = &rank->gradients.items[k];
+            went_in = gradient->stage == GRADIENT_LOCAL && gradient->step == u->step && gradient->unit == u->unit &&
+                      gradient->microbatch == fact->microbatch;
+        }
+        if (went_in) continue;
+        find_at(e, output, u, &site_ddp_ready, fact->microbatch, "never-ready",
+                "is not reduced though it is asked to be: its bucket waits for a parameter that nothing used");
+    }
 }
 
 /* ---- what went in ---- */
@@ -386,6 +407,7 @@ static void run(const struct evidence *e, struct check_output *output)
                 if (!unit_contribution_read(record, r, step, unit, &u)) continue;
                 check_sync(e, output, &u);
                 check_hooks(e, output, &u);
+                check_ready(e, output, &u);
                 check_local(e, output, &u);
                 if (u.has_reduced) check_reduced_members(e, output, &u);
                 if (unit == 0 && record->config.model.tie_embeddings) check_uses(e, output, &u);

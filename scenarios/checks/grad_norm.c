@@ -1,11 +1,13 @@
 /* grad-norm: the norm counts each gradient element once, and all ranks clip with one coefficient.
  *
- *     norm = sqrt(sum over ranks of the squares of what each owns),  coefficient = min(1, max_norm / (norm + 1e-6))
+ *     norm = sqrt(sum over ranks of the squares of what each owns), or (train.grad_norm inf) the largest over ranks of
+ *     the largest magnitude that each owns,  coefficient = min(1, max_norm / (norm + 1e-6))
  * Against its own inputs: each rank's norm against the sum of all ranks' squares (fp64, another order:
  * 1e-9), its coefficient against its norm (1e-12), and, bit by bit, against the other ranks'. Beside that the
  * norm of the standalone run, by the ladder: it has no site, since a wrong gradient comes from further up.
- * Sites: clip.norm_reduce; before it clip.parameters, clip.gradient, clip.squares, clip.group, where a rank went through
- * other gradients, read others, counted them otherwise or meant another group; clip.coefficient. */
+ * Sites: clip.norm_reduce; before it clip.parameters, clip.gradient, clip.empty_shard, clip.squares, clip.group, where a
+ * rank went through other gradients, read others, took something from a shard without elements, counted them otherwise or
+ * meant another group; clip.coefficient. */
 #include <math.h>
 #include <stdio.h>
 
@@ -14,14 +16,25 @@
 #include "scenarios/compare.h"
 #include "scenarios/ratio.h"
 
-static double sum_of_squares(const struct record *record, int step, bool *ret_all)
+/* Ranks' parts, one more of them. */
+static double joined(const struct record *record, double so_far, double part)
+{
+    return record->config.train.grad_norm == GRAD_NORM_INF ? fmax(so_far, part) : so_far + part;
+}
+
+static double norm_from(const struct record *record, double sum)
+{
+    return record->config.train.grad_norm == GRAD_NORM_INF ? sum : sqrt(sum);
+}
+
+static double sum_of_parts(const struct record *record, int step, bool *ret_all)
 {
     double sum = 0;
     *ret_all = true;
     for (int r = 0; r < record->ranks; r++) {
         const struct norm_fact *fact = facts_norm(&record->rank[r], step);
         if (!fact) *ret_all = false;
-        else if (record->config.layout.zero == ZERO_0 || record->rank[r].replicate == 0) sum += fact->local_squares;
+        else if (record->config.layout.zero == ZERO_0 || record->rank[r].replicate == 0) sum = joined(record, sum, fact->local);
     }
     return sum;
 }
@@ -33,18 +46,18 @@ static bool is_of_own_stage(const struct record *record, const struct rank_recor
     for (int r = 0; r < record->ranks; r++) {
         const struct norm_fact *other = facts_norm(&record->rank[r], fact->step);
         if (other && record->rank[r].stage == rank->stage && record->rank[r].replicate == 0)
-            sum += other->local_squares;
+            sum = joined(record, sum, other->local);
     }
-    return record->config.layout.pp > 1 && fabs(fact->norm - sqrt(sum)) <= 1e-9 * fact->norm;
+    return record->config.layout.pp > 1 && isfinite(fact->norm) && fabs(fact->norm - norm_from(record, sum)) <= 1e-9 * fact->norm;
 }
 
 /* The first thing in the making of the norm that is not as due, on any rank that is in it. */
 static const struct site *norm_site(const struct record *record, int step)
 {
-    static const struct site *const sites[] = {&site_clip_parameters, &site_clip_gradient};
+    static const struct site *const sites[] = {&site_clip_parameters, &site_clip_gradient, &site_clip_empty_shard};
     const struct layout *layout = &record->config.layout;
     int members = layout->zero == ZERO_0 ? layout->pp : layout->pp * layout->dp_shard;
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < 3; k++) {
         for (int r = 0; r < record->ranks; r++) {
             if (facts_was_chosen(&record->rank[r], sites[k], step, -1)) return sites[k];
         }
@@ -73,7 +86,7 @@ static void check_norm(const struct evidence *e, struct check_output *output, co
     finding.ratio_value = fact->norm / due;
     finding_pattern(&finding, own ? "per-stage" : "other-sum");
     finding_say(&finding,
-                "rank %d takes %.9g as the gradient norm of step %d where the squares of all ranks' parts give %.9g%s",
+                "rank %d takes %.9g as the gradient norm of step %d where all ranks' parts give %.9g%s",
                 rank->rank, fact->norm, fact->step, due, own ? ": it counted its own pipeline stage alone" : "");
     check_find(output, &finding);
 }
@@ -83,7 +96,7 @@ static void check_coefficient(const struct evidence *e, struct check_output *out
 {
     const struct record *record = e->parallel;
     double clip = record->config.train.grad_clip, due = clip > 0 ? fmin(1, clip / (fact->norm + 1e-6)) : 1;
-    double error = fabs(fact->coefficient - due) / due;
+    double error = fact->coefficient == due ? 0 : fabs(fact->coefficient - due) / due; /* 0 where the norm is infinite */
     if (isnan(due) && isnan(fact->coefficient)) return;
     check_value(output, error, 1e-12);
     if (error <= 1e-12) return;
@@ -141,7 +154,7 @@ static void run(const struct evidence *e, struct check_output *output)
     const struct record *record = e->parallel;
     for (int step = 0; step < record->config.train.steps; step++) {
         bool all;
-        double due = sqrt(sum_of_squares(record, step, &all));
+        double due = norm_from(record, sum_of_parts(record, step, &all));
         for (int r = 0; r < record->ranks; r++) {
             const struct norm_fact *fact = facts_norm(&record->rank[r], step);
             const struct scale_fact *scale = facts_scale(&record->rank[r], step);

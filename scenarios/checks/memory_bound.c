@@ -109,5 +109,6 @@ const struct check check_memory_bound = {
     .proves = "a rank holds no more micro-batches in flight than its schedule promises, and no more gathered units than its "
               "sharding does",
     .tier = "default",
+    .measures = "number held at once",
     .run = run,
 };

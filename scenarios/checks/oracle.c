@@ -137,9 +137,9 @@ static void find_consequence(const struct evidence *e, struct check_output *outp
     struct finding finding = finding_new(NULL, place_at(-1, step, -1));
     finding.place.param = e->parallel->params.params[param].info.name;
     set_ratio(e, &finding, d, step);
-    finding_say(&finding, "%d of %d %s of step %d differ from standalone, %s most (%.3g)%s%s", count,
-                e->comparison->params, what, step, finding.place.param, d->error, finding.ratio[0] ? ", ratio " : "",
-                finding.ratio);
+    finding_say(&finding, "%d of %d %s of step %d differ from standalone, %s most, by a relative %.3g%s%s%s", count,
+                e->comparison->params, what, step, finding.place.param, d->error, finding.ratio[0] ? ": it is " : "",
+                finding.ratio, finding.ratio[0] ? " of what is due" : "");
     check_find(output, &finding);
 }
 
@@ -202,8 +202,8 @@ static void find_scalar(const struct evidence *e, struct check_output *output, c
     set_ratio(e, &finding, d, step);
     finding.expected = standalone;
     finding.got = parallel;
-    finding_say(&finding, "the %s of step %d is %.9g, standalone %.9g%s%s", what, step, parallel, standalone,
-                finding.ratio[0] ? ": " : "", finding.ratio);
+    finding_say(&finding, "the %s of step %d is %.9g, standalone %.9g%s%s%s", what, step, parallel, standalone,
+                finding.ratio[0] ? ": it is " : "", finding.ratio, finding.ratio[0] ? " of it" : "");
     check_find(output, &finding);
 }
 

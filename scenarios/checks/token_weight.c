@@ -141,9 +141,10 @@ static void find_probe(const struct evidence *e, struct check_output *output, co
         finding_pattern(&finding, form.text);
     }
     finding_say(&finding,
-                "in the gradient of %s on rank %d in step %d, micro-batch %d of data rank %d weighs %.6g times %s%s",
-                name, c->rank->rank, c->fact->step, c->microbatch, c->data_rank,
-                c->got / c->due * uses_of(record, c->fact->unit), loss_convention_of(&record->config)->weight,
+                "in the gradient of %s on rank %d in step %d, micro-batch %d of data rank %d weighs %.6g times what is due (%s%s)%s",
+                name, c->rank->rank, c->fact->step, c->microbatch, c->data_rank, c->got / c->due,
+                loss_convention_of(&record->config)->weight,
+                uses_of(record, c->fact->unit) > 1 ? " for each of the unit's two uses" : "",
                 on_ledger ? "" : ": the numbers do not have the weight that was declared on their way");
     check_find(output, &finding);
 }

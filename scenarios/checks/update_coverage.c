@@ -1,10 +1,15 @@
 /* update-coverage: each element of each parameter is updated once a step by every rank that holds it.
  *
  * Read off: the write counters of every shard. Limit: exact, 1 a step; the version after it is the next step's.
- * A frozen parameter is updated by nobody, nor is any in a step that is left out (loss scaling).
+ * A frozen parameter is updated by nobody, nor is one that nothing used and that train.no_gradient leaves alone, nor any
+ * in a step that is left out (loss scaling).
+ * A tag of weight decay is held to train.no_decay (site fsdp.no_decay).
  * An empty shard needs no update. A shard that had no gradient at all is not updated either; where that is
  * due to a gradient that got lost, contribution tells. Sites: fsdp.optimizer_params where the optimizer did write and the
- * shard is as it was; fsdp.attributes where a frozen parameter is updated that has a gradient too; else optimizer.owns. */
+ * shard is as it was; fsdp.attributes where a frozen parameter is updated that has a gradient too; optimizer.no_gradient
+ * where one is updated that is to be left alone; optimizer.entries where one is updated more than once; else
+ * optimizer.owns. */
+#include "model/train.h"
 #include "model/sites.h"
 #include "scenarios/check.h"
 #include "scenarios/facts.h"
@@ -18,9 +23,16 @@ static bool has_gradient(const struct rank_record *rank, const struct update_fac
     return false;
 }
 
+static bool rests(const struct record *record, int param)
+{
+    return train_leaves_alone(&record->config, &record->params.params[param].info);
+}
+
 static const struct site *site_of(const struct record *record, const struct rank_record *rank, const struct update_fact *fact)
 {
     if (record->frozen[fact->param] && fact->updates > 0 && has_gradient(rank, fact)) return &site_fsdp_attributes;
+    if (rests(record, fact->param) && fact->updates > 0) return &site_optimizer_no_gradient;
+    if (fact->updates > 1) return &site_optimizer_entries;
     bool elsewhere = !record->frozen[fact->param] && fact->updates == 1 && fact->version <= fact->step;
     return elsewhere ? &site_fsdp_optimizer_params : &site_optimizer_owns;
 }
@@ -30,16 +42,32 @@ static void find_update(const struct evidence *e, struct check_output *output, i
     struct finding finding = finding_new(site_of(e->parallel, &e->parallel->rank[rank], fact),
         place_at_unit(&e->parallel->config, rank, fact->step, -1, fact->unit));
     finding.place.param = e->parallel->params.params[fact->param].info.name;
-    finding.expected = 1;
+    finding.expected = !rests(e->parallel, fact->param);
     finding.got = fact->updates;
-    finding_pattern(&finding, e->parallel->frozen[fact->param] ? "frozen-updated" : fact->updates == 0 ? "not-updated" : fact->updates > 1 ? "updated-twice" : "version");
-    if (fact->updates == 1 && !e->parallel->frozen[fact->param]) {
+    finding_pattern(&finding, e->parallel->frozen[fact->param] ? "frozen-updated" : rests(e->parallel, fact->param) ? "unused-updated" : fact->updates == 0 ? "not-updated" : fact->updates > 1 ? "updated-twice" : "version");
+    if (fact->updates == 1 && finding.expected == 1 && !e->parallel->frozen[fact->param]) {
         finding_say(&finding, "rank %d's shard of %s is at version %d after step %d", rank, finding.place.param,
                     fact->version, fact->step);
     } else {
         finding_say(&finding, "rank %d updates its shard of %s %d times in step %d", rank, finding.place.param,
                     fact->updates, fact->step);
     }
+    check_find(output, &finding);
+}
+
+static void check_decay(const struct evidence *e, struct check_output *output, int rank, const struct update_fact *fact)
+{
+    const struct train_config *train = &e->parallel->config.train;
+    const struct param_info *info = &e->parallel->params.params[fact->param].info;
+    double due = train_exempts_from_decay(train, info->dims) ? 0 : train->weight_decay;
+    if (fact->updates == 0 || fact->weight_decay == due) return;
+    struct finding finding = finding_new(&site_fsdp_no_decay, place_at_unit(&e->parallel->config, rank, fact->step, -1, fact->unit));
+    finding.place.param = info->name;
+    finding.expected = due;
+    finding.got = fact->weight_decay;
+    finding_pattern(&finding, "decayed");
+    finding_say(&finding, "rank %d updates its shard of %s with weight decay %g in step %d where %g is due", rank, info->name, fact->weight_decay, fact->step, due);
+    check_value(output, 1, 0);
     check_find(output, &finding);
 }
 
@@ -72,10 +100,11 @@ static void run(const struct evidence *e, struct check_output *output)
                 const struct update_fact *fact = &rank->updates.items[i];
                 if (fact->step != step || fact->elements == 0) continue;
                 const struct scale_fact *scale = facts_scale(rank, step);
-                int due = record->frozen[fact->param] || (scale && scale->skipped) ? 0 : 1;
+                int due = record->frozen[fact->param] || rests(record, fact->param) || (scale && scale->skipped) ? 0 : 1;
                 bool good = fact->updates == due && fact->version == step + 1;
                 check_value(output, !good, 0);
                 if (!good) find_update(e, output, r, fact);
+                check_decay(e, output, r, fact);
             }
             if (facts_finished(record)) check_present(e, output, rank, step);
         }

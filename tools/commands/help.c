@@ -23,7 +23,8 @@ void command_help_all(void)
     for (int i = 0; i < command_later_count(); i++) {
         terminal_paragraph(&t, 2, command_later_at(i)->name, NAME_WIDTH, STYLE_DIM, command_later_at(i)->what);
     }
-    puts("\nhpsim COMMAND --help tells a command's options; hpsim --version the version.");
+    puts("\nhpsim COMMAND --help tells a command's options; hpsim --version the version.\n"
+         "hpsim schema KEY tells a key of a scenario; hpsim faults --help how a fault is written.");
 }
 
 void command_help_one(const struct command *command)

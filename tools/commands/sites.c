@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "scenarios/fault_entry.h"
 #include "sim/arena.h"
 #include "tools/listing.h"
 #include "tools/report/json_value.h"
@@ -51,15 +52,16 @@ static void add_json(cJSON *list, const struct site *site)
 
 static void print_deviations_of(const struct site *site, const struct terminal *t)
 {
-    struct table *table = table_new(3, NULL, "lll");
-    char facets[FACETS_TEXT];
+    static const char *const titles[] = {"deviation", "argument (default)", "what goes wrong"};
+    struct table *table = table_new(3, titles, "lll");
+    char facets[FACETS_TEXT], argument[FAULT_ARGUMENT_TEXT];
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < deviation_registry_count(); i++) {
             const struct deviation *d = deviation_registry_at(i);
             bool applies = deviation_applies(d, site);
             if (d->kind != site->kind || applies == (pass == 1)) continue;
             table_add(table, applies ? STYLE_BOLD : STYLE_DIM, "%s", d->name);
-            if (applies) table_add(table, STYLE_PLAIN, "%s", " ");
+            if (applies) table_add(table, STYLE_PLAIN, "%s", fault_argument_words(d, argument)[0] ? argument : "-");
             else table_add(table, STYLE_WARN, "needs %s", listing_facets(d->needs & ~site->facets, facets));
             table_add(table, applies ? STYLE_PLAIN : STYLE_DIM, "%s", d->what);
         }
@@ -85,8 +87,9 @@ static void print_one(const struct site *site, const struct terminal *t)
         terminal_paragraph(t, 2, first ? "faults" : "", LABEL, STYLE_DIM, fault->name);
         first = 0;
     }
-    terminal_print(t, STYLE_DIM, "deviations\n");
+    terminal_print(t, STYLE_DIM, "deviations, injected with --fault %s:DEVIATION[@key=value,...]\n", site->name);
     print_deviations_of(site, t);
+    terminal_print(t, STYLE_DIM, "hpsim faults --help tells how a fault is written\n");
 }
 
 static void print_site_table(const struct terminal *t)
@@ -115,8 +118,8 @@ static void print_site_table(const struct terminal *t)
 /* How many sites of its kind a deviation is kept from, and by which facet. */
 static void print_deviation_table(const struct terminal *t)
 {
-    static const char *const titles[] = {"deviation", "kind", "sites", "not", "for want of", "what"};
-    struct table *table = table_new(6, titles, "llrrll");
+    static const char *const titles[] = {"deviation", "kind", "sites", "not", "for want of", "argument (default)", "what"};
+    struct table *table = table_new(7, titles, "llrrlll");
     for (int i = 0; i < deviation_registry_count(); i++) {
         const struct deviation *d = deviation_registry_at(i);
         int takes = 0, missing = 0;
@@ -129,12 +132,13 @@ static void print_deviation_table(const struct terminal *t)
             missing++;
             wanted |= d->needs & ~site->facets;
         }
-        char facets[FACETS_TEXT];
+        char facets[FACETS_TEXT], argument[FAULT_ARGUMENT_TEXT];
         table_add(table, STYLE_BOLD, "%s", d->name);
         table_add(table, STYLE_PLAIN, "%s", site_kind_names[d->kind]);
         table_add(table, STYLE_PLAIN, "%d", takes);
         table_add(table, STYLE_DIM, "%d", missing);
         table_add(table, STYLE_WARN, "%s", listing_facets(wanted, facets));
+        table_add(table, STYLE_PLAIN, "%s", fault_argument_words(d, argument)[0] ? argument : "-");
         table_add(table, STYLE_PLAIN, "%s", d->what);
     }
     table_print(table, t, 0);

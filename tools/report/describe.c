@@ -24,18 +24,17 @@ static void append_axis(char text[DESCRIBE_TEXT], bool *first, const char *name,
     *first = false;
 }
 
-/* "fp32", or what computes and what reduces where parts differ. */
-static const char *describe_precision(const struct precision *p, char text[48])
+const char *describe_precision(const struct precision *p, char text[DESCRIBE_TEXT])
 {
-    if (precision_is(p, p->param)) snprintf(text, 48, "%s", format_traits[p->param].name);
-    else snprintf(text, 48, "%s compute, %s reduce", format_traits[p->compute].name, format_traits[p->reduce].name);
+    if (precision_is(p, p->param)) snprintf(text, DESCRIBE_TEXT, "%s", format_traits[p->param].name);
+    else snprintf(text, DESCRIBE_TEXT, "%s compute, %s reduce", format_traits[p->compute].name, format_traits[p->reduce].name);
     return text;
 }
 
 const char *describe_layout(const struct run_config *config, char text[DESCRIBE_TEXT])
 {
     const struct layout *l = &config->layout;
-    char number[NUMBER_TEXT], formats[48];
+    char number[NUMBER_TEXT], formats[DESCRIBE_TEXT];
     int ranks = layout_ranks(l), per = layout_sequences_per_microbatch(config);
     bool first = true;
     static const char *const sharding[] = {"data parallel", "ZeRO-1", "ZeRO-2", "FSDP"};
@@ -95,5 +94,32 @@ const char *describe_ranks(const int *ranks, int count, char text[DESCRIBE_TEXT]
         else last = i;
         i = last;
     }
+    return text;
+}
+
+static void append_places(char text[DESCRIBE_TEXT], const char *name, const char *plural, const struct at_list *list)
+{
+    char places[DESCRIBE_TEXT];
+    if (list->count == 0) return;
+    append(text, "%s%s%s %s", text[0] ? ", " : " at ", name, list->count > 1 ? plural : "",
+           describe_ranks(list->values, list->count, places));
+}
+
+const char *describe_fault(const struct fault_entry *entry, char text[DESCRIBE_TEXT])
+{
+    static const char *const runs[] = {"", "in the standalone run", "in both runs"};
+    char number[NUMBER_TEXT];
+    text[0] = 0;
+    append_places(text, "rank", "s", &entry->rank);
+    append_places(text, "stage", "s", &entry->stage);
+    append_places(text, "step", "s", &entry->step);
+    append_places(text, "micro-batch", "es", &entry->microbatch);
+    append_places(text, "layer", "s", &entry->layer);
+    append_places(text, "hop", "s", &entry->hop);
+    if (entry->param[0]) append(text, "%s%s", text[0] ? ", " : " at ", entry->param);
+    if (entry->argument) append(text, "%s with %s %s", text[0] ? "," : "", entry->argument,
+                                entry->text[0] ? entry->text : number_factor(entry->value, number));
+    if (entry->once) append(text, "%s once on each rank", text[0] ? "," : "");
+    if (entry->in != FAULT_IN_PARALLEL) append(text, "%s %s", text[0] ? "," : "", runs[entry->in]);
     return text;
 }

@@ -192,7 +192,8 @@ static int say_others(const struct result *result, const struct loss_step *s, co
     return said;
 }
 
-static void print_lesson(const struct loss_ledger *ledger, const struct loss_step *s, const struct terminal *t)
+/* is_own: the run's own convention is the mean of means. */
+static void print_lesson(const struct loss_ledger *ledger, const struct loss_step *s, bool is_own, const struct terminal *t)
 {
     if (s->shortest < 0) return;
     const struct loss_row *few = &s->rows[s->shortest], *many = &s->rows[s->longest];
@@ -211,21 +212,33 @@ static void print_lesson(const struct loss_ledger *ledger, const struct loss_ste
                  cuts, (long long)few->valid);
     } else {
         snprintf(line, sizeof line,
-                 "(1/(M*D)) sum S/n = %s on these numbers, off by %s. A token of data rank %d's micro-batch %d "
-                 "(n = %lld, the fewest) would weigh N/(n*M*D) = %s times its due, one of data rank %d's "
+                 "(1/(M*D)) sum S/n = %s on these numbers, relatively off by %s. A token of data rank %d's micro-batch %d "
+                 "(n = %lld, the fewest) %s 1/(n*M*D), which is %s times 1/N, one of data rank %d's "
                  "micro-batch %d (n = %lld, the most) %s times.",
                  number_value(s->mean_of_means, a), number_error(s->mean_of_means / s->token_mean - 1, b),
-                 few->data_rank, few->microbatch, (long long)few->valid,
+                 few->data_rank, few->microbatch, (long long)few->valid, is_own ? "weighs" : "would weigh",
                  number_factor(N / ((double)few->valid * cuts), c), many->data_rank, many->microbatch,
                  (long long)many->valid, number_factor(N / ((double)many->valid * cuts), d));
     }
     terminal_paragraph(t, 2, "mean of means", 15, STYLE_BOLD, line);
     if (ledger->data_ranks > 1) {
         snprintf(line, sizeof line,
-                 "(1/D) sum over data ranks of their own S/n = %s, off by %s: the same error, between ranks.",
+                 "(1/D) sum over data ranks of their own S/n = %s, relatively off by %s: the same error, between ranks.",
                  number_value(s->mean_of_rank_means, a), number_error(s->mean_of_rank_means / s->token_mean - 1, e));
         terminal_paragraph(t, 2, "rank means", 15, STYLE_BOLD, line);
     }
+}
+
+/* Under another convention than the token mean: what the run is held against, and what that is not. */
+static void print_convention(const struct loss_convention *convention, const char *token_mean_weight, const struct terminal *t)
+{
+    char line[LINE];
+    snprintf(line, sizeof line,
+             "train.loss_normalization is %s, by which a token weighs %s. That is what is due here: the standalone run computes the "
+             "whole batch on one rank, but gives each token the weight that it has by %s in this layout. So parallel and "
+             "standalone agree where the layout follows its convention, whether or not that is the token mean (1/N = %s).",
+             convention->name, convention->weight, convention->name, token_mean_weight);
+    terminal_paragraph(t, 2, "", 0, STYLE_PLAIN, line);
 }
 
 static void print_step(const struct result *result, const struct loss_ledger *ledger, const struct loss_step *s,
@@ -235,9 +248,10 @@ static void print_step(const struct result *result, const struct loss_ledger *le
     const struct loss_convention *convention = loss_convention_of(&result->parallel->config);
     bool token_mean = !strcmp(convention->weight, "1/N");
     terminal_print(t, STYLE_BOLD, "step %d", s->step);
-    fprintf(t->file, ": N = %s valid tokens, so each is due ", number_count(s->valid, count));
-    if (token_mean) fprintf(t->file, "1/N = %s\n", number_factor(1 / (double)s->valid, due));
-    else fprintf(t->file, "%s (%s)\n", convention->weight, convention->name);
+    number_factor(1 / (double)s->valid, due);
+    fprintf(t->file, ": N = %s valid tokens%s", number_count(s->valid, count), token_mean ? ", so each is due " : "\n");
+    if (token_mean) fprintf(t->file, "1/N = %s\n", due);
+    else print_convention(convention, due, t);
     if (s->rows_count == 0) {
         fprintf(t->file, "  no loss was computed in this step: the run ended before\n\n");
         return;
@@ -252,7 +266,7 @@ static void print_step(const struct result *result, const struct loss_ledger *le
         terminal_print(t, STYLE_GOOD,
                        "  every valid token weighs %s, by its factors and as measured in every gradient\n", convention->weight);
     fputc('\n', t->file);
-    print_lesson(ledger, s, t);
+    print_lesson(ledger, s, !strcmp(convention->weight, "1/(n*M*D)"), t);
     fputc('\n', t->file);
     explain_conventions_text(result, s->step, t);
     fputc('\n', t->file);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 #include <sys/resource.h>
+#include "scenarios/fault_entry.h"
 #include "sim/hash.h"
 #include "tools/command.h"
 #include "tools/report/json_value.h"
@@ -114,7 +115,9 @@ static void add_faults(cJSON *root, const struct result *result)
     for (int i = 0; i < result->faults_count; i++) {
         const struct fault_result *f = &result->faults[i];
         cJSON *fault = json_append_object(faults);
+        char given[FAULT_ENTRY_TEXT];
         json_add_text(fault, "fault", f->fault);
+        json_add_text(fault, "given", fault_entry_write(&result->scenario->faults[i], given));
         json_add_text(fault, "site", f->site);
         json_add_unsigned(fault, "hits", f->hits);
         json_add_text(fault, "outcome", outcome_names[f->outcome]);

@@ -2,13 +2,14 @@
  * the runs differ the place and the way on. */
 #include <math.h>
 #include <string.h>
+#include "scenarios/check.h"
 #include "scenarios/spelling.h"
 #include "tools/report/describe.h"
 #include "tools/report/number.h"
 #include "tools/report/report.h"
 #include "tools/report/table.h"
 
-enum { STEPS_SHOWN = 5, FAILED_SHOWN = 6, EVIDENCE_SHOWN = 4, LABEL = 13 };
+enum { STEPS_SHOWN = 5, FAILED_SHOWN = 6, EVIDENCE_SHOWN = 4, LABEL = 13, CHECK_LABEL = 27 };
 
 static void print_header(const struct report *report, const struct terminal *t)
 {
@@ -18,10 +19,9 @@ static void print_header(const struct report *report, const struct terminal *t)
     fprintf(t->file, "  %s\n", describe_layout(&scenario->config, text));
     for (int i = 0; i < scenario->faults_count; i++) {
         const struct fault_entry *entry = &scenario->faults[i];
-        static const char *const runs[] = {"", " in the standalone run", " in both runs"};
-        char line[DESCRIBE_TEXT];
-        snprintf(line, sizeof line, "%s%s", entry->name, runs[entry->in]);
-        if (entry->fault) snprintf(line, sizeof line, "%s%s: %s", entry->name, runs[entry->in], entry->fault->injected);
+        char line[2 * DESCRIBE_TEXT], given[DESCRIBE_TEXT];
+        snprintf(line, sizeof line, "%s%s: %s", entry->name, describe_fault(entry, given),
+                 entry->fault ? entry->fault->injected : entry->deviation->what);
         terminal_paragraph(t, 0, "fault", 7, STYLE_WARN, line);
     }
     fputc('\n', t->file);
@@ -83,20 +83,28 @@ static const char *untold_place(const struct check_result *check, char text[DESC
     return describe_place(&place, text);
 }
 
+/* The value is the farthest beyond its limit of all that the check has measured, not that of the finding whose sentence is
+ * shown. */
+static const char *measure_of(const struct check_result *result)
+{
+    const struct check *check = check_find_by_id(result->id);
+    return check && check->measures ? check->measures : "relative error";
+}
+
 static void print_failed_check(const struct check_result *check, const struct terminal *t)
 {
-    char line[1200], place[DESCRIBE_TEXT], value[NUMBER_TEXT], limit[NUMBER_TEXT];
+    char line[1200], label[64], place[DESCRIBE_TEXT], value[NUMBER_TEXT], limit[NUMBER_TEXT];
     untold_place(check, place);
     int used = snprintf(line, sizeof line, "%s%s%s", place, place[0] ? ": " : "", check->why);
-    if (!isnan(check->limit)) {
-        used += snprintf(line + used, sizeof line - (size_t)used, " (%s, limit %s)", number_error(check->value, value),
-                         number_error(check->limit, limit));
+    if (check->limit > 0) { /* 0: exact, any difference is a finding and its size says nothing */
+        used += snprintf(line + used, sizeof line - (size_t)used, " (worst of all: %s %s, allowed %s)", measure_of(check),
+                         number_error(check->value, value), number_error(check->limit, limit));
     }
     if (check->findings > 1)
-        snprintf(line + used, sizeof line - (size_t)used, "; %d more findings", check->findings - 1);
-    fprintf(t->file, "  ");
-    terminal_print(t, STYLE_BAD, "FAIL");
-    terminal_paragraph(t, 2, check->id, 21, STYLE_BOLD, line);
+        snprintf(line + used, sizeof line - (size_t)used, "; %d more finding%s", check->findings - 1,
+                 check->findings > 2 ? "s" : "");
+    snprintf(label, sizeof label, "FAIL  %s", check->id);
+    terminal_paragraph(t, 2, label, CHECK_LABEL, STYLE_BAD, line);
 }
 
 static void print_check_names(const struct result *result, const struct terminal *t, enum check_status status,
@@ -109,6 +117,26 @@ static void print_check_names(const struct result *result, const struct terminal
         used += (size_t)snprintf(line + used, sizeof line - used, "%s%s", used ? ", " : "", result->checks[i].id);
     }
     if (used) terminal_paragraph(t, 2, label, 6, style, line);
+}
+
+/* The pair of runs at the other rung of the ladder decides what is rounding; a reader of bf16's numbers must know. */
+static void print_judged(const struct result *result, const struct terminal *t)
+{
+    if (!result->parallel_other) return;
+    char line[2 * DESCRIBE_TEXT], formats[DESCRIBE_TEXT];
+    const struct precision *own = &result->parallel->config.precision;
+    if (precision_is(own, FORMAT_FP64)) {
+        snprintf(line, sizeof line,
+                 "the run's own format; the same two runs in fp32 say which differences shrink with the precision, as rounding does");
+    } else {
+        snprintf(line, sizeof line,
+                 "what differs in these two runs may be rounding (%s) or a mistake, so both were made again in fp64, where "
+                 "rounding shrinks and a mistake does not. The table shows the runs as they are; a relative error that rounding "
+                 "could explain is that of the runs in fp64",
+                 describe_precision(own, formats));
+    }
+    terminal_paragraph(t, 0, "judged in fp64:", 16, STYLE_BOLD, line);
+    fputc('\n', t->file);
 }
 
 static void print_checks(const struct report *report, const struct terminal *t)
@@ -128,10 +156,10 @@ static void print_checks(const struct report *report, const struct terminal *t)
     if (!report->verbose) print_check_names(result, t, CHECK_SKIP, "skip", STYLE_DIM);
     for (int i = 0; report->verbose && i < result->checks_count; i++) {
         const struct check_result *c = &result->checks[i];
+        char label[64];
         if (c->status != CHECK_SKIP) continue;
-        fprintf(t->file, "  ");
-        terminal_print(t, STYLE_DIM, "skip");
-        terminal_paragraph(t, 2, c->id, 18, STYLE_PLAIN, c->why);
+        snprintf(label, sizeof label, "skip  %s", c->id);
+        terminal_paragraph(t, 2, label, CHECK_LABEL, STYLE_DIM, c->why);
     }
     fputc('\n', t->file);
 }
@@ -151,11 +179,14 @@ static void print_faults(const struct report *report, const struct terminal *t)
     for (int i = 0; i < result->faults_count; i++) {
         const struct fault_result *f = &result->faults[i];
         if (f->outcome == FAULT_ACTIVE && !report->verbose) continue;
-        char line[600];
-        snprintf(line, sizeof line, "%s at %s, %llu hits%s%s", outcomes[f->outcome],
-                 f->site ? f->site : "several sites", (unsigned long long)f->hits, f->why[0] ? ": " : "", f->why);
-        int width = strlen(f->fault) < 26 ? 26 : (int)strlen(f->fault) + 1;
-        terminal_paragraph(t, 2, f->fault, width, f->outcome == FAULT_NOT_HIT ? STYLE_BAD : STYLE_WARN, line);
+        char line[600], name[2 * DESCRIBE_TEXT], given[DESCRIBE_TEXT];
+        snprintf(name, sizeof name, "%s%s", f->fault, describe_fault(&result->scenario->faults[i], given));
+        if (f->outcome == FAULT_NOT_HIT) snprintf(line, sizeof line, "%s: %s", outcomes[f->outcome], f->why);
+        else
+            snprintf(line, sizeof line, "%s: %s was passed %llu times where it applies%s%s", outcomes[f->outcome],
+                     f->site ? f->site : "its site", (unsigned long long)f->hits, f->why[0] ? "; " : "", f->why);
+        int width = strlen(name) < 26 ? 26 : strlen(name) > 48 ? 26 : (int)strlen(name) + 1;
+        terminal_paragraph(t, 2, name, width, f->outcome == FAULT_NOT_HIT ? STYLE_BAD : STYLE_WARN, line);
         any = true;
     }
     if (any) fputc('\n', t->file);
@@ -184,6 +215,40 @@ static void print_verdict(const struct report *report, const struct terminal *t)
     else fprintf(t->file, ": expected %s\n", describe_expectation(&result->scenario->expect, expected));
 }
 
+/* What the place was computed from, and what came out: relative differences of the parallel run from the standalone one. */
+static void print_evidence(const struct diagnosis *d, bool verbose, const struct terminal *t)
+{
+    bool first = true;
+    for (int i = 0; i < d->evidence_count && (verbose || i < EVIDENCE_SHOWN); i++) {
+        const struct evidence_item *e = &d->evidence[i];
+        char line[2 * DESCRIBE_TEXT], inputs[NUMBER_TEXT], differs[NUMBER_TEXT];
+        if (isnan(e->inputs_agree_to) && isnan(e->differs_by)) continue; /* a deadlock has no numbers */
+        if (first) terminal_paragraph(t, 2, "evidence", LABEL, STYLE_DIM, "relative differences from what is due, in the order of the dataflow");
+        first = false;
+        bool follows = e->inputs_agree_to > 0.1 * e->differs_by, equal = e->inputs_agree_to == 0, known = !isnan(e->inputs_agree_to);
+        struct phrase phrase = {line, sizeof line, 0};
+        phrase_add(&phrase, "%s: ", e->tensor);
+        if (known) phrase_add(&phrase, "%s%s, ", follows ? "inputs differ by " : equal ? "inputs equal" : "inputs agree to ",
+                              equal && !follows ? "" : number_error(e->inputs_agree_to, inputs));
+        if (isnan(e->differs_by)) phrase_add(&phrase, "it is not what is due"); /* no number, but a choice or an order */
+        else phrase_add(&phrase, "it %s by %s", follows ? "too" : "differs", number_error(e->differs_by, differs));
+        if (e->ratio[0]) phrase_add(&phrase, ", got/due = %s", e->ratio);
+        terminal_paragraph(t, 2, "", LABEL, STYLE_DIM, line);
+    }
+}
+
+static void print_candidates(const struct diagnosis *d, const struct terminal *t)
+{
+    char line[2 * DESCRIBE_TEXT] = "";
+    struct phrase phrase = {line, sizeof line, 0};
+    for (int i = 0; i < d->candidates_count; i++) {
+        char score[NUMBER_TEXT];
+        phrase_add(&phrase, "%s%s %s", i ? ", " : "faults of the catalogue that look like this, 1 the most: ", d->candidates[i].fault,
+                   number_error(d->candidates[i].score, score));
+    }
+    if (d->candidates_count) terminal_paragraph(t, 2, "candidates", LABEL, STYLE_DIM, line);
+}
+
 static void print_diagnosis(const struct report *report, const struct terminal *t)
 {
     const struct result *result = report->result;
@@ -199,23 +264,8 @@ static void print_diagnosis(const struct report *report, const struct terminal *
              d->ranks_count == 0 ? "" : d->ranks_count == 1 ? ", rank " : ", ranks ", ranks,
              place[0] ? "; first: " : "", place);
     terminal_paragraph(t, 2, "where", LABEL, STYLE_DIM, line);
-    for (int i = 0; i < d->evidence_count && (report->verbose || i < EVIDENCE_SHOWN); i++) {
-        const struct evidence_item *e = &d->evidence[i];
-        char agree[NUMBER_TEXT], differs[NUMBER_TEXT];
-        if (isnan(e->inputs_agree_to) && isnan(e->differs_by)) continue; /* a deadlock has no numbers */
-        snprintf(line, sizeof line, "%s: inputs agree to %s, differs by %s%s%s", e->tensor,
-                 number_error(e->inputs_agree_to, agree), number_error(e->differs_by, differs),
-                 e->ratio[0] ? ", ratio " : "", e->ratio);
-        terminal_paragraph(t, 2, i ? "" : "evidence", LABEL, STYLE_DIM, line);
-    }
-    size_t used = 0;
-    line[0] = 0;
-    for (int i = 0; i < d->candidates_count && used < sizeof line; i++) {
-        char score[NUMBER_TEXT];
-        used += (size_t)snprintf(line + used, sizeof line - used, "%s%s %s", i ? ", " : "", d->candidates[i].fault,
-                                 number_error(d->candidates[i].score, score));
-    }
-    if (d->candidates_count) terminal_paragraph(t, 2, "candidates", LABEL, STYLE_DIM, line);
+    print_evidence(d, report->verbose, t);
+    print_candidates(d, t);
     if (d->next[0]) terminal_paragraph(t, 2, "next", LABEL, STYLE_DIM, d->next);
     fputc('\n', t->file);
 }
@@ -241,6 +291,7 @@ void report_text(const struct report *report, const struct terminal *terminal)
     print_header(report, terminal);
     print_steps(report, terminal);
     if (report->verbose) report_text_details(report, terminal);
+    print_judged(report->result, terminal);
     print_checks(report, terminal);
     print_faults(report, terminal);
     print_warnings(report->result, terminal);

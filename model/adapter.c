@@ -1,0 +1,56 @@
+/* adapter: a matrix W of few rows beside each layer, which not every forward uses (model.adapter_used): what
+ * find_unused_parameters is for.
+ *
+ *   forward    y[t] = layer(x)[t] + W[t mod rows]       of the sequences that use it, rounded to the residual stream
+ *   backward   dW[t mod rows] += dy[t], t ascending;  dx is the layer's
+ * Which sequences do is a matter of the loss cut's data ranks and micro-batches, in the standalone run too. Where none
+ * does, dW keeps its zeros. */
+#include "model/loss_convention.h"
+#include "model/precision.h"
+#include "model/program.h"
+
+static bool is_used(const struct program *p, const struct microbatch *mb, int sequence)
+{
+    const struct run_config *config = p->run->config;
+    int cell = loss_cut_cell(config, mb->first_sequence + sequence), microbatches = loss_cut_of(config).microbatches;
+    return model_uses_adapter(&config->model, cell / microbatches, cell % microbatches);
+}
+
+/* The rows of one sequence. */
+static struct tensor rows_of(struct tensor t, int64_t sequence, int64_t seq)
+{
+    int64_t dim = t.shape[1];
+    return tensor_2d(element_at(t.data, (size_t)(sequence * seq * dim), t.storage), t.storage, seq, dim);
+}
+
+void adapter_forward(struct program *p, const struct microbatch *mb, const struct unit *unit, struct tensor y)
+{
+    const struct model_config *model = &p->run->config->model;
+    enum format storage = p->run->ops->storage;
+    size_t dim = (size_t)model->dim;
+    if (model->adapter_rows == 0) return;
+    struct tensor w = unit_param_tensor(unit, unit->count - 1, storage);
+    for (int i = 0; i < layout_sequences_per_microbatch(p->run->config); i++) {
+        if (!is_used(p, mb, i)) continue;
+        struct tensor rows = rows_of(y, i, model->seq);
+        for (int t = 0; t < model->seq; t++) {
+            char *row = element_at(rows.data, (size_t)t * dim, storage);
+            p->run->ops->vector_add(row, row, element_at(w.data, (size_t)(t % model->adapter_rows) * dim, storage), dim);
+        }
+        tensor_round(rows, p->run->config->precision.residual);
+    }
+}
+
+void adapter_backward(struct program *p, const struct microbatch *mb, const struct unit *unit, struct tensor dy)
+{
+    const struct model_config *model = &p->run->config->model;
+    if (model->adapter_rows == 0) return;
+    struct arena_mark mark = arena_mark(mb->arena);
+    int32_t *of_position = arena_alloc(mb->arena, (size_t)model->seq * sizeof *of_position);
+    for (int t = 0; t < model->seq; t++) of_position[t] = t % model->adapter_rows;
+    for (int i = 0; i < layout_sequences_per_microbatch(p->run->config); i++) {
+        if (is_used(p, mb, i))
+            p->run->ops->embedding_backward(unit_grad_tensor(unit, unit->count - 1, p->run->ops->storage), of_position, rows_of(dy, i, model->seq));
+    }
+    arena_release(mb->arena, mark);
+}
