@@ -228,6 +228,11 @@ void tile_strip(const struct strip *strip)
     const bool two = strip->columns > VEC_WIDTH, edge = strip->columns % VEC_WIDTH != 0;
     for (int64_t row = 0, rows; row < strip->rows; row += rows) {
         rows = tile_rows(strip->rows - row, two ? TILE_ROWS_MAX : TILE_ROWS_NARROW);
+        if (strip->accumulate) /* the next tile begins with its part of C */
+            for (int64_t next = row + rows; next < row + 2 * rows && next < strip->rows; next++) {
+                __builtin_prefetch(strip->c + next * strip->ldc, 1);
+                __builtin_prefetch(strip->c + next * strip->ldc + strip->columns - 1, 1);
+            }
         tiles[rows - 1][two][strip->a_transposed ? TILE_COLUMNS_OF_A : TILE_ROWS_OF_A][edge](strip, row);
     }
 }
