@@ -412,7 +412,7 @@ START_TEST(determinism_sees_another_digest)
     begin(0);
     struct record *record = run.parallel;
     struct repeat repeats[2] = {{"another order", {record->digest[0], record->digest[1]}}, {"another path", {record->digest[0], record->digest[1]}}};
-    struct evidence evidence = {&record->config, run.parallel, run.standalone, NULL, NULL, NULL, 2, repeats};
+    struct evidence evidence = {&record->config, run.parallel, run.standalone, NULL, NULL, NULL, 2, repeats, NULL};
     struct check_result result;
     struct finding findings[4];
     ck_assert_int_eq(check_run_alone(check_find_by_id("determinism"), &evidence, &result, findings, 4), 0);
