@@ -265,8 +265,9 @@ static bool check_frozen(struct reader *reader, const struct run_config *config)
     return good;
 }
 
-static bool check_adapter(struct reader *reader, const struct model_config *m)
+static bool check_adapter(struct reader *reader, struct model_config *m)
 {
+    if (!reader_has(reader, "model.adapter_rows")) m->adapter_rows = m->adapter_used != ADAPTER_NEVER;
     return m->adapter_rows > 0 || m->adapter_used == ADAPTER_NEVER ||
            reader_fail_among(reader, BLAME("model.adapter_used", "model.adapter_rows"),
                              "adapter_used names who uses the adapters, and adapter_rows 0 says that there are none; allowed: adapter_rows 1 and more");
