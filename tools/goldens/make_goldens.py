@@ -146,41 +146,53 @@ def write_safetensors(path, tensors):
         f.write(struct.pack("<Q", len(text)) + text + body)
 
 
-def describe(kind, step, name, t, lines):
+def describe(kind, step, name, t, lines, samples=SAMPLES, digits=17):
     flat = t.detach().flatten()
-    stride = max(1, flat.numel() // SAMPLES)
-    picked = list(range(0, flat.numel(), stride))[:SAMPLES]
-    samples = " ".join("%d %.17g" % (i, flat[i].item()) for i in picked)
-    lines.append("%s %d %s %.17g %d %s" % (kind, step, name, flat.norm().item(), len(picked), samples))
+    stride = max(1, flat.numel() // samples)
+    picked = list(range(0, flat.numel(), stride))[:samples]
+    values = " ".join("%d %.*g" % (i, digits, flat[i].item()) for i in picked)
+    lines.append("%s %d %s %.*g %d %s" % (kind, step, name, digits, flat.norm().item(), len(picked), values))
+
+
+def describe_all(kind, step, tensors, lines):
+    for n, t in tensors.items():
+        describe(kind, step, n, t, lines)
+
+
+def train(case, params, logits_of, text, steps=STEPS, describe_all=describe_all):
+    """The lines of a golden file. logits_of(tokens, documents) computes with params, {name: tensor}."""
+    o = dict(case["optimizer"])
+    kind = o.pop("kind")
+    optimizer = (torch.optim.AdamW if kind == "adamw" else torch.optim.SGD)(list(params.values()), **o)
+    tokens, targets, documents = pack(text, case["seq"], steps * case["batch"])
+    lines = []
+    for step in range(steps):
+        rows = slice(step * case["batch"], (step + 1) * case["batch"])
+        logits = logits_of(tokens[rows], documents[rows])
+        loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), targets[rows].reshape(-1), ignore_index=-100)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = math.sqrt(sum(p.grad.pow(2).sum().item() for p in params.values()))
+        lines.append("loss %d %.17g" % (step, loss.item()))
+        lines.append("norm %d %.17g" % (step, norm))
+        describe_all("grad", step, {n: p.grad for n, p in params.items()}, lines)
+        if case["clip"]:
+            torch.nn.utils.clip_grad_norm_(list(params.values()), case["clip"])
+        optimizer.step()
+        describe_all("param", step, params, lines)
+    return lines
+
+
+def write_lines(folder, name, lines):
+    with open(os.path.join(folder, name + ".txt"), "w") as f:
+        f.write("\n".join(lines) + "\n")
 
 
 def run(name, case, text, folder):
     weights = initial(case, torch.Generator().manual_seed(len(name)))
     write_safetensors(os.path.join(folder, name + ".weights.safetensors"), weights)
     params = {n: t.clone().requires_grad_() for n, t in weights.items()}
-    o = dict(case["optimizer"])
-    kind = o.pop("kind")
-    optimizer = (torch.optim.AdamW if kind == "adamw" else torch.optim.SGD)(list(params.values()), **o)
-    tokens, targets, documents = pack(text, case["seq"], STEPS * case["batch"])
-    lines = []
-    for step in range(STEPS):
-        rows = slice(step * case["batch"], (step + 1) * case["batch"])
-        logits = forward(case, params, tokens[rows], documents[rows])
-        loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), targets[rows].reshape(-1), ignore_index=-100)
-        optimizer.zero_grad()
-        loss.backward()
-        norm = math.sqrt(sum(p.grad.pow(2).sum().item() for p in params.values()))
-        lines.append("loss %d %.17g" % (step, loss.item()))
-        lines.append("norm %d %.17g" % (step, norm))
-        for n, p in params.items():
-            describe("grad", step, n, p.grad, lines)
-        if case["clip"]:
-            torch.nn.utils.clip_grad_norm_(list(params.values()), case["clip"])
-        optimizer.step()
-        for n, p in params.items():
-            describe("param", step, n, p, lines)
-    with open(os.path.join(folder, name + ".txt"), "w") as f:
-        f.write("\n".join(lines) + "\n")
+    write_lines(folder, name, train(case, params, lambda tokens, documents: forward(case, params, tokens, documents), text))
 
 
 def main():
