@@ -211,6 +211,7 @@ void unit_done(struct unit *unit)
     ledger_done(&unit->shard_version);
     ledger_done(&unit->full_version);
     ledger_done(&unit->grad_ledger);
+    ledger_done(&unit->summed_ledger);
     for (int k = 0; k < unit->pieces_count; k++) {
         ledger_done(&unit->pieces[k].reduced_ledger);
         ledger_done(&unit->pieces[k].partial_ledger);
@@ -350,7 +351,8 @@ void unit_refresh(struct unit *units, int count, const struct unit_context *cont
         ledger_clear(&units[u].full_version);
         if (units[u].trained_count == 0) renew_frozen(&units[u], step);
     }
-    for (int b = 0; b < context->buckets_count; b++) bucket_gather(&context->buckets[b], context, step);
+    for (int b = 0; b < context->buckets_count; b++) bucket_gather_start(&context->buckets[b], context, step);
+    for (int b = 0; b < context->buckets_count; b++) bucket_gather_wait(&context->buckets[b], context, step);
     for (int u = 0; u < count; u++) note_full(&units[u], context, step + 1);
 }
 

@@ -72,6 +72,7 @@ struct unit {
     int updates;                     /* how often the optimizer has updated this unit: its own step count, as PyTorch's */
     bool *owners; int members;       /* who of the shard group owns some of it, and how many */
     struct ledger shard_version, full_version, grad_ledger;
+    struct ledger summed_ledger;     /* of a second reduction: over replicas, over both copies of a tied embedding */
 };
 
 /* What a unit needs from its rank. */
@@ -89,6 +90,11 @@ struct unit_context {
     int data_rank, data_ranks, microbatches;
     bool watch;                      /* of train_options */
 };
+
+static inline enum format unit_storage(const struct unit_context *context)
+{
+    return context->ops->storage;
+}
 
 /* `frozen`: by index into the param_table. */
 void unit_init(struct unit *unit, const struct unit_context *context, int index, int part, const int *params,

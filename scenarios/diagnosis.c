@@ -83,12 +83,16 @@ static bool speaks(const struct finding *f)
     return !strcmp(f->check, "collective-match") || !strcmp(f->check, "race") || !strcmp(f->pattern, "wrong-format");
 }
 
-/* The finding at the place of `first` that speaks for itself, of whichever check; else first. */
+/* The finding at the place of `first` that speaks for itself, of whichever check; else the first that says how its
+ * numbers look; else first. */
 static const struct finding *spokesman(const struct result *result, const struct finding *first)
 {
+    const struct finding *given = first;
     for (int i = 0; i < result->findings_count && !speaks(first); i++) {
         const struct finding *f = &result->findings[i];
-        if (speaks(f) && f->site == first->site && step_key(f) == step_key(first)) return f;
+        bool here = f->site == given->site && step_key(f) == step_key(given);
+        if (here && speaks(f)) return f;
+        if (here && !first->pattern[0] && f->pattern[0]) first = f;
     }
     return first;
 }
