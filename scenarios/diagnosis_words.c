@@ -230,9 +230,33 @@ static const struct words of_component[] = {
      "look at the collective itself: its algorithm, its layout of buffers, in place or not, how it divides and rounds"},
 };
 
+/* Where no finding names a site: what the comparison supports, and no more. */
+static const struct words of_guess[] = {
+    {"layer.forward", NULL, "The loss of step {step} differs, and activations before it: {first}. The checks that ran do not tell where it begins",
+     "run all checks (without --checks): oracle with row-identity and version names the first activation that differs"},
+    {"pp.loss.scale", NULL,
+     "The loss of step {step} differs by {ratio} though every activation that it is made of agrees: it is what the loss is "
+     "summed from, divided or multiplied by, and the checks that ran do not tell which",
+     "run all checks (without --checks): scale-ledger and token-weight hold each factor of the loss against what is due; "
+     "'hpsim explain loss SCENARIO' shows them"},
+    {"fsdp.grad_divisor", NULL,
+     "The loss of step {step} agrees and every gradient is {ratio} of what it must be: one factor behind the loss, of the "
+     "reduction or after it, and the checks that ran do not tell which",
+     "run all checks (without --checks): scale-ledger and token-weight tell the divisor from the factors around it"},
+    {"layer.weight_gradient", NULL,
+     "The loss of step {step} agrees and gradients differ: {first}. The checks that ran do not tell whether backward or a "
+     "reduction is wrong",
+     "run all checks (without --checks): contribution and token-weight tell what went into each gradient"},
+    {"optimizer.update", NULL, "Loss and gradients of step {step} agree and something behind them differs: {first}. The checks that ran do not tell where",
+     "run all checks (without --checks): update-coverage and version tell who updated what"},
+};
+
 static const struct words *words_of(const struct diagnosis_group *group, const struct diagnosis *diagnosis)
 {
     static const struct words other = {"", NULL, "{first}", "look at the place that the finding names"};
+    for (size_t i = 0; group->guessed && i < sizeof of_guess / sizeof of_guess[0]; i++) {
+        if (!strcmp(of_guess[i].site, group->site->name)) return &of_guess[i];
+    }
     for (size_t i = 0; i < sizeof of_component / sizeof of_component[0]; i++) {
         if (!strcmp(of_component[i].site, diagnosis->component) && strcmp(group->pattern, "aliased")) return &of_component[i];
     }

@@ -66,10 +66,15 @@ bool reduction_sums_any_wrong(const struct record *record, const struct site *si
 const struct site *reduction_sums_second(const struct record *record, const struct rank_record *rank, int step, int unit)
 {
     const struct site *found = NULL;
+    bool any = false, zeros = true;
     for (int i = 0; i < rank->reductions.count; i++) {
         const struct reduction_fact *fact = &rank->reductions.items[i];
         if (!is_second(fact->site) || fact->step != step || fact->bucket != unit || found == &site_hsdp_replicate_reduce) continue;
+        any = true;
+        zeros = zeros && fact->sent[4] == 0;
         if (reduction_sum_is_wrong(record, rank, fact)) found = fact->site;
     }
-    return found;
+    if (found || !any || !zeros || reduction_sums_any_wrong(record, facts_reduction_site(&record->config), step)) return found;
+    if (reduction_sums_any_wrong(record, &site_hsdp_replicate_reduce, step)) return &site_hsdp_replicate_reduce;
+    return unit == 0 && reduction_sums_any_wrong(record, &site_tied_grad_reduce, step) ? &site_tied_grad_reduce : NULL;
 }

@@ -10,7 +10,8 @@ bool reduction_sum_is_wrong(const struct record *record, const struct rank_recor
 /* Any call at the site in the step, on any rank. */
 bool reduction_sums_any_wrong(const struct record *record, const struct site *site, int step);
 /* The second reduction (hsdp.replicate_reduce, tied.grad_reduce) of this unit on this rank whose sum is wrong, the first
- * there is; NULL: none. */
+ * there is; where its numbers are zeros and tell nothing, that of any other rank in the step, if all first ones are right.
+ * NULL: none. */
 const struct site *reduction_sums_second(const struct record *record, const struct rank_record *rank, int step, int unit);
 
 #endif

@@ -106,15 +106,15 @@ static int bits_least(const struct record *record, const struct tensor_fact *fac
     return (fact->kind == TENSOR_GRADIENT && terms < declared ? terms : declared) - 3;
 }
 
-/* Whose rounding it is: the last reduction's that gave no more bits, of those that this gradient alone went through. */
+/* Whose rounding it is: that of the last of the unit's second reductions, where it gave no more bits; else the first one's. */
 static const struct site *rounded_at(const struct record *record, const struct rank_record *rank, const struct tensor_fact *fact, int most)
 {
-    const struct site *site = facts_reduction_site(&record->config);
+    const struct site *first = facts_reduction_site(&record->config), *site = first;
     int unit = record->params.params[fact->param].unit;
     for (int i = 0; i < rank->reductions.count; i++) {
         const struct reduction_fact *reduction = &rank->reductions.items[i];
-        if (reduction->site == site || reduction->step != fact->step) continue;
-        if (reduction->bucket == unit && reduction->bits <= most) return reduction->site;
+        if (reduction->site == first || reduction->step != fact->step || reduction->bucket != unit || reduction->values == 0) continue;
+        if (reduction->bits <= most) site = reduction->site;
     }
     return site;
 }
