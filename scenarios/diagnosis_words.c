@@ -370,7 +370,8 @@ static void say_name(const struct speaker *s, const char *name, size_t length, c
     } else if (!strncmp(name, "ranks", length)) {
         say_ranks(d, false, text, size);
     } else if (!strncmp(name, "ratio", length)) {
-        say_ratio(s->evidence, d->ratio, d->ratio_value, step, text, size);
+        double value = isnan(d->ratio_value) ? s->group->first->ratio_value : d->ratio_value; /* no form: the number */
+        say_ratio(s->evidence, d->ratio, value, step, text, size);
     } else if (!strncmp(name, "pattern", length)) {
         if (strcmp(s->group->pattern, d->ratio))
             say_ratio(s->evidence, s->group->pattern, s->group->first->ratio_value, step, text, size);
