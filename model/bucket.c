@@ -163,7 +163,7 @@ static void launch(struct bucket *bucket, const struct unit_context *context, st
         unit->is_unreduced = false;
         if (++unit->launched < unit->pieces_count) continue;
         struct where at = where;
-        at.layer = unit->index >= 1 && unit->index <= context->config->model.layers ? unit->index - 1 : -1;
+        at.layer = unit_layer(context, unit->index);
         bool clear = decision_site(context->plan, &site_pp_grad_clear, at, true, false);
         bool reset = choice_site(context->plan, context->record, &site_dp_grad_reset, at, unit->index, true);
         if (clear && reset) clear_accumulator(unit, context, at);

@@ -100,7 +100,7 @@ static struct where where_completed(const struct unit_context *context, const st
     struct where where = WHERE_NONE;
     where.rank = context->record->rank;
     where.stage = context->record->stage;
-    where.layer = unit->index >= 1 && unit->index <= context->config->model.layers ? unit->index - 1 : -1;
+    where.layer = unit_layer(context, unit->index);
     return where;
 }
 

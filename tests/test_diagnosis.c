@@ -107,7 +107,7 @@ static const struct case_of cases[] = {
     {"pp.grad_scale", "negate", NULL, 0, PLAIN, SMALL_EVERYWHERE, "pp.grad_scale", NULL, "0 1 2 3 4 5", "-1"},
     {"pp.grad_scale", "negate", NULL, 0, DDP, 4, -1, -1, -1, "pp.grad_scale", NULL, "4", "-1"},
     /* which of two reductions, by their own sums: ledgers intact, ledgers too, roundings alone */
-    {"hsdp.replicate_reduce", "corrupt", NULL, 0, HSDP, 7, -1, -1, -1, "hsdp.replicate_reduce", NULL, "7", ""},
+    {"hsdp.replicate_reduce", "corrupt", NULL, 0, HSDP, 7, -1, -1, -1, "hsdp.replicate_reduce", NULL, "7 10", ""}, /* of two copies that differ */
     {"hsdp.replicate_reduce", "permute-chunks", NULL, 0, HSDP, SMALL_EVERYWHERE, "hsdp.replicate_reduce", NULL, "", ""},
     {"hsdp.replicate_reduce", "lose-link", NULL, 0, HSDP, SMALL_EVERYWHERE, "hsdp.replicate_reduce", NULL, "", ""},
     {"hsdp.replicate_reduce", "wrong-op", "max", 0, HSDP, SMALL_EVERYWHERE, "hsdp.replicate_reduce", NULL, "", ""},
