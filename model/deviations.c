@@ -177,6 +177,13 @@ bool decision_site(struct site_plan *plan, const struct site *site, struct where
     }
 }
 
+/* The deviation is the collectives' floor's, the list of actions this one's (collectives/deviations.def). */
+bool order_site(struct site_plan *plan, const struct site *site, struct where where)
+{
+    const struct armed *armed = site_peek(plan, site, where);
+    return armed && !strcmp(armed->deviation->name, "swap-order") && site_pass(plan, site, where);
+}
+
 int64_t index_site(struct site_plan *plan, const struct site *site, struct where where, int64_t row,
                    int64_t row_of_rank_0, int64_t count)
 {

@@ -29,6 +29,8 @@ struct factor_use factor_use_site(struct site_plan *plan, const struct site *sit
                                   const struct factor_numbers *numbers);
 /* early: what the condition would be one index earlier, for off-by-one. */
 bool decision_site(struct site_plan *plan, const struct site *site, struct where where, bool value, bool early);
+/* Transfers: does this one change places with the next in the list of actions? In a healthy run never. */
+bool order_site(struct site_plan *plan, const struct site *site, struct where where);
 /* Which row stands in row's place: first is data rank 0's row of the same offset, count how many there are. */
 int64_t index_site(struct site_plan *plan, const struct site *site, struct where where, int64_t row, int64_t row_of_rank_0, int64_t count);
 /* Memory: which of `whole` elements are used, from .. from + count - 1; is what was there kept? */
