@@ -15,6 +15,7 @@
 #ifndef MODEL_BUCKET_H
 #define MODEL_BUCKET_H
 
+#include "model/choices.h"
 #include "model/unit.h"
 
 struct bucket_piece { struct unit *unit; int piece; size_t at; }; /* at: elements, into the bucket */
@@ -30,23 +31,56 @@ struct bucket {
     bool is_pending;
     bool sent_finite;                /* noted with train.check_finite */
     bool has_adapter;                 /* a parameter that not every backward reaches */
-    struct where where;              /* of its launch */
-    void *kept;                      /* this rank's own part as it went in, where it will be needed (dp.bucket) */
+    struct where where;              /* of its launch; before: of the unit that completes it */
+    struct memory_range taken;       /* of its own part of the result, elements (dp.bucket); due: all */
+    void *kept;                      /* this rank's own part as it went in, where not all of it is taken */
     const double *sent_sketch;       /* of each member's part, probes left out: in the record */
     struct ledger sent_ledger, pending_ledger;
     void *gathered;                  /* zero 1, 2: updated parameters of all members */
+    struct collective *gathering;    /* under way */
+    struct ledger own_version, gathered_version;
 };
+
+static inline bool bucket_is_scattered(const struct unit_context *context)
+{
+    return context->config->layout.zero >= ZERO_2;
+}
+
+static inline const struct site *bucket_reduction_site(const struct unit_context *context)
+{
+    return bucket_is_scattered(context) ? &site_fsdp_reduce_grad : &site_dp_all_reduce_grad;
+}
+
+/* What the reduction gives this rank, probes left out. */
+static inline size_t bucket_own_length(const struct bucket *bucket, const struct unit_context *context)
+{
+    return bucket_is_scattered(context) ? bucket->shard_count : bucket->count;
+}
+
+/* ---- bucket_cut.c ---- */
 
 /* The stage's buckets; fills the units' pieces and what of them this rank owns, and the units' arrays. */
 void buckets_make(struct unit_context *context, struct unit *units, int units_count);
 void buckets_done(struct bucket *buckets, int count);
+
+/* ---- bucket.c: launching ---- */
 /* After a unit's backward: what is pending is taken over, buckets that are complete are launched. */
 void bucket_backward_done(struct unit *unit, const struct unit_context *context, struct where where);
+/* A sum in fp16 may overflow where its mean would not: as FSDP, part of the division comes before the reduction, the
+ * power of two next to the root of the ranks. 1: all of it after. */
+double bucket_predivisor(const struct unit_context *context);
+
+/* ---- bucket_finite.c: with train.check_finite ---- */
+void bucket_look_before(struct bucket *bucket, const struct unit_context *context);
+void bucket_look(const struct bucket *bucket, const struct unit_context *context);
+
+/* ---- bucket_take.c ---- */
 /* Waits for an outstanding reduction and adds its result to the reduced gradients. */
 void bucket_apply(struct bucket *bucket, const struct unit_context *context, struct where where);
-/* Zero 1, 2: gathers what every member has updated into the units' computing copies. */
-void bucket_gather(struct bucket *bucket, const struct unit_context *context, int step);
-/* Elements that one rank's reductions of a step move, probes left out: for checks and memory. */
-size_t bucket_elements(const struct bucket *bucket);
+
+/* ---- bucket_gather.c ---- */
+/* Zero 1, 2: starts gathering what every member has updated; waits for it and copies it to the units' computing copies. */
+void bucket_gather_start(struct bucket *bucket, const struct unit_context *context, int step);
+void bucket_gather_wait(struct bucket *bucket, const struct unit_context *context, int step);
 
 #endif

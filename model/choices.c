@@ -19,11 +19,7 @@ bool choice_site(struct site_plan *plan, struct rank_record *record, const struc
 struct memory_range memory_site(struct site_plan *plan, struct rank_record *record, const struct site *site, struct where where,
                                 int unit, int64_t whole)
 {
-    struct memory_range used = {0, whole};
-    int64_t cut = plan ? memory_site_cut(plan, site, where, &used.from) : 0;
-    if (cut > whole) cut = whole;
-    if (used.from > whole) used.from = whole;
-    used.count = whole - (used.from > 0 ? used.from : cut);
+    struct memory_range used = memory_range_site(plan, site, where, whole);
     note(record, site, where, unit, used, whole);
     return used;
 }

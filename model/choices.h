@@ -11,7 +11,6 @@
 bool choice_site(struct site_plan *plan, struct rank_record *record, const struct site *site, struct where where, int unit, bool due);
 
 /* Elements from .. from + count - 1 of `whole` that are used. */
-struct memory_range { int64_t from, count; };
 struct memory_range memory_site(struct site_plan *plan, struct rank_record *record, const struct site *site, struct where where,
                                 int unit, int64_t whole);
 /* Is the buffer zeroed before it is used anew? Noted by nobody: whoever adds to it looks. */

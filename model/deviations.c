@@ -132,11 +132,8 @@ bool factor_parse(const char *text, const struct factor_numbers *numbers, double
 
 /* ---- bodies ---- */
 
-double factor_site(struct site_plan *plan, const struct site *site, struct where where, double value,
-                   const struct factor_numbers *numbers)
+static double deviating_factor(const struct armed *armed, double value, const struct factor_numbers *numbers)
 {
-    const struct armed *armed = site_pass(plan, site, where);
-    if (!armed) return value;
     struct error error = {0};
     double factor = armed->value;
     if (armed->text[0]) {
@@ -154,6 +151,20 @@ double factor_site(struct site_plan *plan, const struct site *site, struct where
     }
 }
 
+struct factor_use factor_use_site(struct site_plan *plan, const struct site *site, struct where where, double value,
+                                  const struct factor_numbers *numbers)
+{
+    const struct armed *armed = site_pass(plan, site, where);
+    if (!armed) return (struct factor_use){value, false};
+    return (struct factor_use){deviating_factor(armed, value, numbers), which(armed) == FACTOR_PER_STEP};
+}
+
+double factor_site(struct site_plan *plan, const struct site *site, struct where where, double value,
+                   const struct factor_numbers *numbers)
+{
+    return factor_use_site(plan, site, where, value, numbers).value;
+}
+
 bool decision_site(struct site_plan *plan, const struct site *site, struct where where, bool value, bool early)
 {
     const struct armed *armed = site_pass(plan, site, where);
@@ -166,6 +177,13 @@ bool decision_site(struct site_plan *plan, const struct site *site, struct where
     case DECISION_STICK: return site_stick(plan, armed, where.rank, value);
     default: ASSERT(!"a deviation of another kind"); return value;
     }
+}
+
+/* The deviation is the collectives' floor's, the list of actions this one's (collectives/deviations.def). */
+bool order_site(struct site_plan *plan, const struct site *site, struct where where)
+{
+    const struct armed *armed = site_peek(plan, site, where);
+    return armed && !strcmp(armed->deviation->name, "swap-order") && site_pass(plan, site, where);
 }
 
 int64_t index_site(struct site_plan *plan, const struct site *site, struct where where, int64_t row,
@@ -257,17 +275,16 @@ void tensor_site_axes(struct site_plan *plan, const struct site *site, struct wh
     mistake_axes(values, backward);
 }
 
-int64_t memory_site_cut(struct site_plan *plan, const struct site *site, struct where where, int64_t *ret_from)
+struct memory_range memory_range_site(struct site_plan *plan, const struct site *site, struct where where, int64_t whole)
 {
     const struct armed *armed = site_peek(plan, site, where);
-    *ret_from = 0;
-    if (!armed || which(armed) == MEMORY_NOT_ZEROED) return 0;
+    if (!armed || which(armed) == MEMORY_NOT_ZEROED) return (struct memory_range){0, whole};
     site_pass(plan, site, where);
-    int64_t by = armed->value >= 1 ? (int64_t)fmin(armed->value, 1e15) : 1; /* more than any range: all of it */
-    if (which(armed) == MEMORY_LOSE_RANGE) return by;
+    int64_t by = armed->value >= 1 ? (int64_t)fmin(armed->value, 1e15) : 1;
+    if (by > whole) by = whole; /* more than there is: all of it */
+    if (which(armed) == MEMORY_LOSE_RANGE) return (struct memory_range){0, whole - by};
     ASSERT(which(armed) == MEMORY_WRONG_RANGE);
-    *ret_from = by;
-    return 0;
+    return (struct memory_range){by, whole - by};
 }
 
 bool memory_site_keeps(struct site_plan *plan, const struct site *site, struct where where)

@@ -22,12 +22,20 @@ bool factor_parse(const char *text, const struct factor_numbers *numbers, double
 /* The healthy value in, what the site lets through out. plan may be NULL. */
 double factor_site(struct site_plan *plan, const struct site *site, struct where where, double value,
                    const struct factor_numbers *numbers);
+/* The same where what is multiplied is added to an accumulator: of_accumulated: at every step all that was accumulated
+ * so far is multiplied, not what is about to be added. In a healthy run never. */
+struct factor_use { double value; bool of_accumulated; };
+struct factor_use factor_use_site(struct site_plan *plan, const struct site *site, struct where where, double value,
+                                  const struct factor_numbers *numbers);
 /* early: what the condition would be one index earlier, for off-by-one. */
 bool decision_site(struct site_plan *plan, const struct site *site, struct where where, bool value, bool early);
+/* Transfers: does this one change places with the next in the list of actions? In a healthy run never. */
+bool order_site(struct site_plan *plan, const struct site *site, struct where where);
 /* Which row stands in row's place: first is data rank 0's row of the same offset, count how many there are. */
 int64_t index_site(struct site_plan *plan, const struct site *site, struct where where, int64_t row, int64_t row_of_rank_0, int64_t count);
-/* Memory: how many elements at the end are left out, and how far on the range begins; is what was there kept? */
-int64_t memory_site_cut(struct site_plan *plan, const struct site *site, struct where where, int64_t *ret_from);
+/* Memory: which of `whole` elements are used, from .. from + count - 1; is what was there kept? */
+struct memory_range { int64_t from, count; };
+struct memory_range memory_range_site(struct site_plan *plan, const struct site *site, struct where where, int64_t whole);
 bool memory_site_keeps(struct site_plan *plan, const struct site *site, struct where where);
 /* In place. */
 void tensor_site(struct site_plan *plan, const struct site *site, struct where where, struct tensor values);

@@ -1,7 +1,6 @@
 /* finish: what frames a step's micro-batches: token counts before; afterwards the last reductions, tied
  * gradient, norm, clipping, update, and the loss that is reported. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "model/choices.h"
@@ -53,52 +52,13 @@ void step_begin(struct program *p)
     record_push(p->record, counts, fact);
 }
 
-/* After the sum over replicas: what was set aside before it, and what it is divided by. */
-static void finish_replicas(struct program *p, struct unit *unit, struct where where)
-{
-    size_t count = unit->shard_trained_count + (size_t)unit->pieces_count * unit->probe_count;
-    for (int k = 0; k < unit->pieces_count; k++) {
-        if (unit->pieces[k].partial_ledger.count == 0) continue;
-        ledger_add(&unit->pieces[k].reduced_ledger, &unit->pieces[k].partial_ledger);
-        ledger_clear(&unit->pieces[k].partial_ledger);
-    }
-    p->run->ops->vector_add(unit->reduced, unit->reduced, unit->partial, count);
-    memset(unit->partial, 0, count * format_storage_bytes(storage_of(p)));
-    double divisor = factor_site(p->run->plan, &site_hsdp_grad_divisor, where, 1, &p->numbers);
-    if (divisor == 1) return;
-    struct factor_fact fact = {&site_hsdp_grad_divisor, p->step, -1, unit->index, 1 / divisor, p->step};
-    record_push(p->record, factors, fact);
-    unit_scale_reduced(unit, &p->context, 1 / divisor);
-}
-
-/* Sums the copies of a shard over dp_replicate (HSDP). In PyTorch's order: what came from earlier reductions of the
- * step is added first, and then all of it is reduced; the other way round, only the last one is. */
-static void reduce_replicas(struct program *p, struct unit *unit)
-{
-    struct where where = program_where(p, -1, unit->index);
-    struct comm how = {.site = &site_hsdp_replicate_reduce, .where = where, .uncounted = (size_t)unit->pieces_count * unit->probe_count};
-    size_t count = unit->shard_trained_count + how.uncounted;
-    if (p->context.replicate_group->size == 1 || p->run->config->layout.zero < ZERO_2 || unit->trained_count == 0) return;
-    if (!choice_site(p->run->plan, p->record, &site_hsdp_replicate, where, unit->index, true)) return;
-    struct ledger ledger;
-    ledger_init(&ledger);
-    unit_reduced_ledger(unit, &ledger);
-    unit_record_gradient(unit, &p->context, p->step, -1, GRADIENT_SCATTERED, -1);
-    struct buffer buffer = {unit->reduced, count, storage_of(p), p->run->config->precision.reduce, &ledger};
-    all_reduce(p->communicator, p->context.replicate_group, &how, buffer, REDUCE_SUM);
-    vector_round(unit->reduced, unit->shard_trained_count, storage_of(p), p->run->config->precision.accumulate);
-    for (int k = 0; k < unit->pieces_count; k++) ledger_copy(&unit->pieces[k].reduced_ledger, &ledger);
-    ledger_done(&ledger);
-    finish_replicas(p, unit, where);
-}
-
 /* Takes over the outstanding reductions; where a scatter was deferred to the end, sums the replicas. */
 static void flush(struct program *p)
 {
     struct where where = program_where(p, -1, -1);
     bool wait = decision_site(p->run->plan, &site_pp_grad_flush, where, true, true);
     for (int b = 0; wait && b < p->context.buckets_count; b++) bucket_apply(&p->context.buckets[b], &p->context, where);
-    for (int i = 0; i < p->units_count; i++) reduce_replicas(p, &p->units[i]);
+    for (int i = 0; i < p->units_count; i++) second_reduction_replicas(p, &p->units[i]);
 }
 
 /* What no reduction took: where gradients are whole, the optimizer sees it all the same (param.grad is the
@@ -118,52 +78,6 @@ static void keep_unreduced(struct program *p, struct unit *unit)
         ledger_add(&piece->reduced_ledger, &unit->grad_ledger);
     }
     unit_clear_accumulator(unit, storage);
-}
-
-/* A reduced gradient and what its ledger says, taken before something else is added to it. */
-struct early_gradient { void *values; struct ledger *ledgers; };
-
-static struct early_gradient take_early(struct program *p, const struct unit *unit, size_t count)
-{
-    struct early_gradient early = {0};
-    struct where where = program_where(p, -1, -1);
-    if (choice_site(p->run->plan, p->record, &site_optimizer_gradients, where, unit->index, true)) return early;
-    size_t bytes = count * format_storage_bytes(storage_of(p));
-    early.values = memory_alloc(bytes);
-    memcpy(early.values, unit->reduced, bytes);
-    early.ledgers = memory_zalloc((size_t)unit->pieces_count * sizeof *early.ledgers);
-    for (int k = 0; k < unit->pieces_count; k++) ledger_copy(&early.ledgers[k], &unit->pieces[k].reduced_ledger);
-    return early;
-}
-
-static void use_early(struct program *p, struct unit *unit, size_t count, struct early_gradient early)
-{
-    if (!early.values) return;
-    memcpy(unit->reduced, early.values, count * format_storage_bytes(storage_of(p)));
-    for (int k = 0; k < unit->pieces_count; k++) {
-        ledger_copy(&unit->pieces[k].reduced_ledger, &early.ledgers[k]);
-        ledger_done(&early.ledgers[k]);
-    }
-    free(early.ledgers);
-    free(early.values);
-}
-
-static void reduce_tied(struct program *p)
-{
-    if (!p->embedding) return;
-    struct unit *unit = program_unit(p, 0, p->is_last ? 1 : 0);
-    if (unit->trained_count == 0) return;
-    struct comm how = {.site = &site_tied_grad_reduce, .where = program_where(p, -1, -1), .uncounted = (size_t)unit->pieces_count * unit->probe_count};
-    struct ledger ledger;
-    ledger_init(&ledger);
-    unit_reduced_ledger(unit, &ledger);
-    struct buffer buffer = {unit->reduced, unit->shard_trained_count + how.uncounted, storage_of(p), p->run->config->precision.reduce, &ledger};
-    struct early_gradient early = take_early(p, unit, buffer.count);
-    all_reduce(p->communicator, p->embedding, &how, buffer, REDUCE_SUM);
-    vector_round(unit->reduced, unit->shard_trained_count, storage_of(p), p->run->config->precision.accumulate);
-    for (int k = 0; k < unit->pieces_count; k++) ledger_copy(&unit->pieces[k].reduced_ledger, &ledger);
-    ledger_done(&ledger);
-    use_early(p, unit, buffer.count, early);
 }
 
 /* The largest magnitude; what is not a number counts as infinite, since a maximum may drop it. */
@@ -374,7 +288,7 @@ void step_finish(struct program *p)
 {
     flush(p);
     for (int i = 0; i < p->units_count; i++) keep_unreduced(p, &p->units[i]);
-    reduce_tied(p);
+    second_reduction_tied(p);
     bool skipped = loss_scale_unscale(p);
     grad_scale(p);
     for (int i = 0; i < p->units_count; i++) {

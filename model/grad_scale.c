@@ -24,7 +24,7 @@ static double count_everywhere(struct program *p)
     struct buffer buffer = {&count, 1, FORMAT_FP64, FORMAT_FP64, NULL};
     broadcast(p->communicator, p->pp, &how, buffer, p->pp->size - 1);
     all_reduce(p->communicator, p->dp, &how, buffer, REDUCE_SUM);
-    struct factor_fact fact = {&site_loss_token_count_reduce, p->step, -1, -1, count, p->step};
+    struct factor_fact fact = {&site_loss_token_count_reduce, p->step, -1, -1, count, p->step, 0};
     record_push(p->record, factors, fact);
     return count;
 }
@@ -34,7 +34,7 @@ double grad_extra_factor(struct program *p, const struct site *site, const struc
 {
     double factor = factor_site(p->run->plan, site, where, 1, &p->numbers);
     if (factor == 1) return 1;
-    struct factor_fact fact = {site, p->step, where.microbatch, unit->index, factor, p->step};
+    struct factor_fact fact = {site, p->step, where.microbatch, unit->index, factor, p->step, 0};
     record_push(p->record, factors, fact);
     return factor;
 }
@@ -53,7 +53,7 @@ void grad_scale(struct program *p)
         struct where where = program_where(p, -1, unit->index);
         unit_scale_reduced(unit, &p->context, grad_extra_factor(p, &site_dp_grad_scale, unit, where));
         double value = factor_site(p->run->plan, &site_pp_grad_scale, where, due, &p->numbers);
-        struct factor_fact fact = {&site_pp_grad_scale, p->step, -1, unit->index, value, p->step};
+        struct factor_fact fact = {&site_pp_grad_scale, p->step, -1, unit->index, value, p->step, 0};
         unit_scale_reduced(unit, &p->context, value);
         record_push(p->record, factors, fact);
     }

@@ -81,6 +81,9 @@ void adapter_backward(struct program *p, const struct microbatch *mb, const stru
 /* finish.c */
 void step_begin(struct program *p);
 void step_finish(struct program *p);
+/* second_reduction.c */
+void second_reduction_replicas(struct program *p, struct unit *unit);
+void second_reduction_tied(struct program *p);
 /* capture.c: tensors for the comparison */
 void capture_params(struct program *p, int step);
 void capture_gradients(struct program *p);

@@ -73,14 +73,15 @@ struct gradient_fact {
     bool finite;
 };
 /* A factor that multiplied or divided a gradient. */
-struct factor_fact { const struct site *site; int step, microbatch, unit; double value; int during /* the step in which it did */; };
+struct factor_fact { const struct site *site; int step, microbatch, unit; double value; int during /* the step in which it did */; int piece /* fsdp.grad_divisor, noted for each piece of a unit that buckets cut */; };
 /* Was this unit reduced after this micro-batch? asked: as fsdp.sync_now had it, before dp.sync_now. */
 struct sync_fact { int step, microbatch, unit; bool synced, asked; };
 /* A decision as it was taken (count), each time; the range of a memory that was used: from, count of whole elements. */
 struct choice_fact { const struct site *site; int step, microbatch, unit; int64_t from, count, whole; };
 struct norm_fact { int step; double local /* of what this rank owns, each element once: its squares, or (inf) its largest magnitude */, norm, coefficient; double counted /* what its squares were multiplied by */; int members /* of the group that the sum was meant for */; };
-/* One gradient reduction, as its call was given it and as it gave it back: sketches, linear but for the last value. */
-struct reduction_fact { int step, microbatch, bucket; int parts; const double *sent /* [parts * 5]: what goes to each member; one where all get the same */; double received[5]; int bits; int64_t values /* significant bits of what came out (model/precision.h) */; };
+/* One gradient reduction, as its call was given it and as it gave it back: sketches, linear but for the last value. The
+ * second ones (hsdp.replicate_reduce, tied.grad_reduce) reduce a unit once a step: microbatch -1, bucket is the unit. */
+struct reduction_fact { const struct site *site; int step, microbatch, bucket; int parts; const double *sent /* [parts * 5]: what goes to each member; one where all get the same */; double received[5]; int bits; int64_t values /* significant bits of what came out (model/precision.h) */; };
 /* train.check_finite: what a rank says of its input to a reduction, and whether that was finite. */
 struct finite_fact { int step, microbatch, unit /* of the bucket's first piece */; bool said, was; };
 /* Loss scaling: what the loss was multiplied by, whether a gradient that is not finite was found, here and anywhere,

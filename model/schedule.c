@@ -87,11 +87,7 @@ static void add_exchange(struct exchange e, const struct action_list neighbours[
         where.rank = rank;
         where.stage = e.send.stage;
         where.microbatch = activation->microbatch;
-        const struct armed *armed = site_peek(plan, &site_pp_send_activation, where);
-        if (armed && !strcmp(armed->deviation->name, "swap-order")) {
-            site_pass(plan, &site_pp_send_activation, where);
-            receive_first = !receive_first;
-        }
+        if (order_site(plan, &site_pp_send_activation, where)) receive_first = !receive_first;
     }
     for (int turn = 0; turn < 2; turn++) {
         bool receive = (turn == 0) == receive_first;

@@ -294,8 +294,8 @@ static void note_loss(struct program *p, int microbatch, struct microbatch *mb)
     mb->token_weight = tensor_1d(arena_alloc(mb->arena, (size_t)rows * format_storage_bytes(storage_of(p))), storage_of(p), rows);
     weigh_tokens(p, mb, &fact, &first);
     record_push(p->record, losses, fact);
-    struct factor_fact factors[2] = {{&site_loss_denominator, p->step, microbatch, -1, fact.denominator, p->step},
-                                     {&site_pp_loss_scale, p->step, microbatch, -1, fact.scale, p->step}};
+    struct factor_fact factors[2] = {{&site_loss_denominator, p->step, microbatch, -1, fact.denominator, p->step, 0},
+                                     {&site_pp_loss_scale, p->step, microbatch, -1, fact.scale, p->step, 0}};
     for (int i = 0; i < 2; i++) record_push(p->record, factors, factors[i]);
 }
 

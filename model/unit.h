@@ -74,6 +74,7 @@ struct unit {
     int updates;                     /* how often the optimizer has updated this unit: its own step count, as PyTorch's */
     bool *owners; int members;       /* who of the shard group owns some of it, and how many */
     struct ledger shard_version, full_version, grad_ledger;
+    struct ledger summed_ledger;     /* of a second reduction: over replicas, over both copies of a tied embedding */
 };
 
 /* What a unit needs from its rank. */
@@ -92,6 +93,18 @@ struct unit_context {
     bool watch;                      /* of train_options */
 };
 
+static inline enum format unit_storage(const struct unit_context *context)
+{
+    return context->ops->storage;
+}
+
+/* The layer that a unit is; -1: the embedding, the head. */
+static inline int unit_layer(const struct unit_context *context, int index)
+{
+    return index >= 1 && index <= context->config->model.layers ? index - 1 : -1;
+}
+
+/* ---- unit.c ---- */
 /* `frozen`: by index into the param_table. */
 void unit_init(struct unit *unit, const struct unit_context *context, int index, int part, const int *params,
                int params_count, const struct param_table *table, const bool *frozen);
@@ -110,6 +123,9 @@ struct tensor unit_param_tensor(const struct unit *unit, int i, enum format stor
 struct tensor unit_grad_tensor(const struct unit *unit, int i, enum format storage);
 void *unit_reduced_probes(const struct unit *unit, int piece, enum format storage);
 
+/* ---- unit_params.c ---- */
+/* Zero 0 to 2: notes what the computing copy is when a step begins. */
+void unit_note_full(const struct unit *unit, const struct unit_context *context, int step);
 /* Starts the all-gather if the parameters aren't there and none is under way. */
 void unit_unshard_start(struct unit *unit, const struct unit_context *context, struct where where);
 /* Gathers the parameters if they aren't there, and notes which versions they are. */
@@ -118,6 +134,7 @@ void unit_reshard(struct unit *unit, enum format storage);
 /* Zero 0 to 2, after an update: the computing copy anew from the master values; zero 1 and 2: gathered. */
 void unit_refresh(struct unit *units, int count, const struct unit_context *context, int step);
 
+/* ---- unit_gradient.c ---- */
 /* Smallest multiplicity over the unit's pieces, an origin at a time. */
 void unit_reduced_ledger(const struct unit *unit, struct ledger *ret);
 /* Reduced gradient, probes and ledgers times a factor. */

@@ -65,24 +65,6 @@ static const struct finding *first_finding(const struct evidence *e, const struc
     return mismatch ? mismatch : best;
 }
 
-/* Nothing says where: the last place that a difference could have come from. Loss before gradients before
- * parameters, since each follows from the one before. */
-static struct finding guess(const struct evidence *evidence, const struct result *result)
-{
-    const struct comparison *c = evidence->comparison;
-    struct finding finding = finding_new(NULL, PLACE_NONE);
-    for (int i = 0; i < result->findings_count && !finding.site; i++) {
-        const struct finding *f = &result->findings[i];
-        if (strcmp(f->check, "oracle") && strcmp(f->check, "grad-norm") && strcmp(f->check, "poison")) continue;
-        finding = *f;
-        finding.site = &site_layer_forward;
-        if (!c || f->place.step < 0) break;
-        if (!c->loss[f->place.step].wrong)
-            finding.site = c->norm[f->place.step].wrong ? &site_layer_weight_gradient : &site_optimizer_update;
-    }
-    return finding;
-}
-
 /* A mismatch, and a buffer in use while a call was under way, speak for themselves: what else is found at the site may
  * be their consequence. */
 static bool speaks(const struct finding *f)
@@ -91,12 +73,16 @@ static bool speaks(const struct finding *f)
     return mismatch || !strcmp(f->check, "race") || !strcmp(f->pattern, "wrong-format");
 }
 
-/* The finding at the place of `first` that speaks for itself, of whichever check; else first. */
+/* The finding at the place of `first` that speaks for itself, of whichever check; else the first that says how its
+ * numbers look; else first. */
 static const struct finding *spokesman(const struct result *result, const struct finding *first)
 {
+    const struct finding *given = first;
     for (int i = 0; i < result->findings_count && !speaks(first); i++) {
         const struct finding *f = &result->findings[i];
-        if (speaks(f) && f->site == first->site && step_key(f) == step_key(first)) return f;
+        bool here = f->site == given->site && step_key(f) == step_key(given);
+        if (here && speaks(f)) return f;
+        if (here && !first->pattern[0] && f->pattern[0]) first = f;
     }
     return first;
 }
@@ -201,16 +187,17 @@ bool diagnose(const struct evidence *evidence, struct result *result)
     const struct finding *first = first_finding(evidence, result);
     struct finding guessed;
     if (!first) {
-        guessed = guess(evidence, result);
+        guessed = diagnosis_guess(evidence, result);
         if (!guessed.site) return false;
         first = &guessed;
     }
-    first = spokesman(result, first);
+    bool is_guess = first == &guessed;
+    if (!is_guess) first = spokesman(result, first);
     struct diagnosis *diagnosis = &result->diagnosis;
     memset(diagnosis, 0, sizeof *diagnosis);
     const struct finding **members = memory_alloc((size_t)(result->findings_count + 1) * sizeof *members);
     struct diagnosis_group group = {
-        .step = first->place.step, .site = first->site, .first = first, .findings = members};
+        .step = first->place.step, .site = first->site, .first = first, .findings = members, .guessed = is_guess};
     for (int i = 0; i < result->findings_count; i++) {
         const struct finding *f = &result->findings[i];
         if (in_group(f, first)) members[group.count++] = f;

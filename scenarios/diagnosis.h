@@ -23,8 +23,9 @@
  *                what the operation gives: values moved, lost, doubled, scaled or rounded on the way
  *                Noted are: the shards before a gather (what is gathered is looked at where it was put in place, so that
  *                the copy there counts as the call's), each bucket before and after its reduction, squares and
- *                norm, a rank's tokens and the step's, the printed loss before and after its average. Not so the
- *                second reductions (hsdp.replicate_reduce, tied.grad_reduce): there it is always the site's
+ *                norm, a rank's tokens and the step's, the printed loss before and after its average. Of the
+ *                second reductions (hsdp.replicate_reduce, tied.grad_reduce) that tells which one it was, and no more: what
+ *                they sum is a sum of the strategy's, and it is always the site's
  * Point to point there is one sender and one receiver, and nothing tells them from the wire: always the site's. Of
  * layer.forward and layer.backward: hardware where it is one micro-batch of several on one rank at one unit, after a
  * step in which all was right; else the site's. Hardware is an inference and may be wrong: a program that goes wrong
@@ -65,6 +66,11 @@
 /* Reads result->findings and fills result->diagnosis. False where no finding names a site and none can be guessed. */
 bool diagnose(const struct evidence *evidence, struct result *result);
 
+/* The same of the standalone run, where nothing but the comparison with it failed and its own records are not as due
+ * (diagnosis_reference.c). False: it is not that, or can't be told. */
+struct check_selection;
+bool diagnose_reference(const struct evidence *evidence, const struct check_selection *selection, struct result *result);
+
 /* ---- parts of it, by file ---- */
 struct diagnosis_group {
     int step;                           /* -1: of none */
@@ -72,7 +78,10 @@ struct diagnosis_group {
     const struct finding *first;        /* of the group */
     int count; const struct finding *const *findings; /* with this step and site */
     char pattern[48];                   /* of the first that has one */
+    bool guessed;                       /* no finding names a site: the group is one finding of the comparison's */
 };
+/* diagnosis_guess.c: the place, from the comparison alone. Its site is NULL where there is nothing to go by. */
+struct finding diagnosis_guess(const struct evidence *evidence, const struct result *result);
 /* diagnosis_component.c: the component, by the rule above. */
 const char *diagnosis_component(const struct evidence *evidence, const struct diagnosis_group *group);
 /* diagnosis_words.c: the summary and what to look at next. */

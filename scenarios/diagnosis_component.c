@@ -6,6 +6,7 @@
 #include "scenarios/call_due.h"
 #include "scenarios/diagnosis.h"
 #include "scenarios/facts.h"
+#include "scenarios/reduction_sums.h"
 
 static bool any_of_check(const struct diagnosis_group *group, const char *check)
 {
@@ -76,48 +77,6 @@ static bool average_is_wrong(const struct record *record, int step)
     return false;
 }
 
-static const struct reduction_fact *same_reduction(const struct rank_record *rank, const struct reduction_fact *like)
-{
-    for (int i = 0; i < rank->reductions.count; i++) {
-        const struct reduction_fact *fact = &rank->reductions.items[i];
-        if (fact->step == like->step && fact->microbatch == like->microbatch && fact->bucket == like->bucket) return fact;
-    }
-    return NULL;
-}
-
-/* What the members gave to this reduction, and what this one got: within 64 roundings of all norms. */
-static bool sum_is_wrong(const struct record *record, const struct rank_record *rank, const struct reduction_fact *fact)
-{
-    const struct layout *layout = &record->config.layout;
-    bool scattered = layout->zero >= ZERO_2;
-    double sum[4] = {0}, norms = 0;
-    for (int r = 0; r < record->ranks; r++) {
-        const struct rank_record *member = &record->rank[r];
-        if (member->stage != rank->stage || (scattered && member->replicate != rank->replicate)) continue;
-        const struct reduction_fact *part = same_reduction(member, fact);
-        if (!part) return false;
-        const double *sent = part->sent + (scattered ? 5 * rank->shard : 0);
-        for (int k = 0; k < 4; k++) sum[k] += sent[k];
-        norms += sqrt(sent[4]);
-    }
-    double limit = 64 * facts_reduction_roundoff(&record->config) * layout_data_ranks(layout) * norms;
-    for (int k = 0; k < 4; k++) {
-        if (!(fabs(fact->received[k] - sum[k]) <= limit)) return true;
-    }
-    return false;
-}
-
-static bool any_sum_is_wrong(const struct record *record, int step)
-{
-    for (int r = 0; r < record->ranks; r++) {
-        for (int i = 0; i < record->rank[r].reductions.count; i++) {
-            const struct reduction_fact *fact = &record->rank[r].reductions.items[i];
-            if (fact->step == step && sum_is_wrong(record, &record->rank[r], fact)) return true;
-        }
-    }
-    return false;
-}
-
 static bool result_is_wrong(const struct evidence *e, const struct diagnosis_group *group)
 {
     static const char *const words[] = {"altered",    "copies-differ", "missing-ranks", "doubled-ranks", "not-gathered",
@@ -128,8 +87,9 @@ static bool result_is_wrong(const struct evidence *e, const struct diagnosis_gro
     }
     if (group->site == &site_loss_report_reduce)
         return average_is_wrong(e->parallel, group->step) || any_with_pattern(group, "rounded");
-    if (group->site == facts_reduction_site(&e->parallel->config)) return any_sum_is_wrong(e->parallel, group->step);
-    if (group->site == &site_hsdp_replicate_reduce || group->site == &site_tied_grad_reduce) return false; /* their inputs are not noted */
+    if (group->site == facts_reduction_site(&e->parallel->config))
+        return reduction_sums_any_wrong(e->parallel, group->site, group->step);
+    if (group->site == &site_hsdp_replicate_reduce || group->site == &site_tied_grad_reduce) return false; /* a sum of sums: always the caller's */
     if (any_of_check(group, "scale-ledger")) return true;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         if (any_with_pattern(group, words[i])) return true;

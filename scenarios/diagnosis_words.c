@@ -202,6 +202,12 @@ static const struct words table[] = {
     {"fsdp.reduce_grad", NULL,
      "The reduction of gradients over the data ranks goes wrong on {ranks} in step {step}: {first}",
      "look at this reduction: its group, its operation, its buffer, and whether it is waited for"},
+    {"dp.all_reduce_grad", NULL,
+     "The reduction of gradients over the data ranks goes wrong on {ranks} in step {step}: {first}",
+     "look at this reduction: its group, its operation, its buffer, and whether it is waited for"},
+    {"hsdp.replicate_reduce", NULL,
+     "The sum of the shards' gradients over their replicas goes wrong on {ranks} in step {step}: {first}",
+     "look at the all-reduce over replicas: its group, its operation, its buffer, and what is added before it and after"},
     {"fsdp.grad_divisor", NULL,
      "{Ranks} divide{s} the reduced gradient of {unit} by the wrong number: it is {ratio} of what is due",
      "look at whether an averaging reduction meets a loss that already carries 1/N, or both divide"},
@@ -209,8 +215,11 @@ static const struct words table[] = {
      "{Ranks} end{s} the backward of step {step} without waiting for its last gradient reductions: {first}",
      "look at the end of the stage's backward: every outstanding reduction must be waited for and added before the "
      "optimizer"},
-    {"tied.grad_reduce", NULL,
+    {"tied.grad_reduce", "one-use",
      "{Ranks} update{s} {their} copy of the tied embedding without the other copy's gradient: {first}",
+     "look at the all-reduce between first and last stage: it must act on the parameters that the optimizer updates"},
+    {"tied.grad_reduce", NULL,
+     "{Ranks} update{s} {their} copy of the tied embedding with another sum than that of both copies' gradients: {first}",
      "look at the all-reduce between first and last stage: it must act on the parameters that the optimizer updates"},
     {"clip.parameters", NULL, "The norm of {ranks} leaves out gradients in step {step}: {first}",
      "look at the list that the norm goes through: a generator is empty the second time"},
@@ -253,9 +262,33 @@ static const struct words of_component[] = {
      "look at the collective itself: its algorithm, its layout of buffers, in place or not, how it divides and rounds"},
 };
 
+/* Where no finding names a site: what the comparison supports, and no more. */
+static const struct words of_guess[] = {
+    {"layer.forward", NULL, "The loss of step {step} differs, and activations before it: {first}. The checks that ran do not tell where it begins",
+     "run all checks (without --checks): oracle with row-identity and version names the first activation that differs"},
+    {"pp.loss.scale", NULL,
+     "The loss of step {step} differs by {ratio} though every activation that it is made of agrees: it is what the loss is "
+     "summed from, divided or multiplied by, and the checks that ran do not tell which",
+     "run all checks (without --checks): scale-ledger and token-weight hold each factor of the loss against what is due; "
+     "'hpsim explain loss SCENARIO' shows them"},
+    {"fsdp.grad_divisor", NULL,
+     "The loss of step {step} agrees and every gradient is {ratio} of what it must be: one factor behind the loss, of the "
+     "reduction or after it, and the checks that ran do not tell which",
+     "run all checks (without --checks): scale-ledger and token-weight tell the divisor from the factors around it"},
+    {"layer.weight_gradient", NULL,
+     "The loss of step {step} agrees and gradients differ: {first}. The checks that ran do not tell whether backward or a "
+     "reduction is wrong",
+     "run all checks (without --checks): contribution and token-weight tell what went into each gradient"},
+    {"optimizer.update", NULL, "Loss and gradients of step {step} agree and something behind them differs: {first}. The checks that ran do not tell where",
+     "run all checks (without --checks): update-coverage and version tell who updated what"},
+};
+
 static const struct words *words_of(const struct diagnosis_group *group, const struct diagnosis *diagnosis)
 {
     static const struct words other = {"", NULL, "{first}", "look at the place that the finding names"};
+    for (size_t i = 0; group->guessed && i < sizeof of_guess / sizeof of_guess[0]; i++) {
+        if (!strcmp(of_guess[i].site, group->site->name)) return &of_guess[i];
+    }
     for (size_t i = 0; i < sizeof of_component / sizeof of_component[0]; i++) {
         if (!strcmp(of_component[i].site, diagnosis->component) && strcmp(group->pattern, "aliased")) return &of_component[i];
     }
@@ -371,7 +404,8 @@ static void say_name(const struct speaker *s, const char *name, size_t length, c
     } else if (!strncmp(name, "ranks", length)) {
         say_ranks(d, false, text, size);
     } else if (!strncmp(name, "ratio", length)) {
-        say_ratio(s->evidence, d->ratio, d->ratio_value, step, text, size);
+        double value = isnan(d->ratio_value) ? s->group->first->ratio_value : d->ratio_value; /* no form: the number */
+        say_ratio(s->evidence, d->ratio, value, step, text, size);
     } else if (!strncmp(name, "pattern", length)) {
         if (strcmp(s->group->pattern, d->ratio))
             say_ratio(s->evidence, s->group->pattern, s->group->first->ratio_value, step, text, size);

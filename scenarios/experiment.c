@@ -280,7 +280,8 @@ static bool judge(struct result *result, const struct experiment_options *option
         fill_steps(result, comparison);
         checks_run(&evidence, selection, result);
         result->verdict = verdict_of(result);
-        if (result->verdict != VERDICT_CONSISTENT) result->has_diagnosis = diagnose(&evidence, result);
+        if (result->verdict != VERDICT_CONSISTENT)
+            result->has_diagnosis = diagnose_reference(&evidence, selection, result) || diagnose(&evidence, result);
         good = experiment_faults(result, plans, options, error);
     }
     comparison_free(comparison);

@@ -21,6 +21,28 @@ static uint64_t hits_of(const struct site_plan *plan, int fault)
     return hits;
 }
 
+/* How often another fault, earlier in the list, stood where this one was due. */
+static uint64_t covered_of(const struct site_plan *plan, int fault)
+{
+    uint64_t covered = 0;
+    for (int i = 0; plan && i < plan->armed_count; i++) {
+        if (plan->armed[i].fault == fault) covered += site_covered(plan, i);
+    }
+    return covered;
+}
+
+/* The fault that does: the first in the list with a deviation at a site of this one's. */
+static const char *coverer_of(const struct result *result, const struct site_plan *plan, int fault)
+{
+    for (int i = 0; plan && i < plan->armed_count; i++) {
+        for (int k = 0; k < plan->armed_count && plan->armed[i].fault == fault; k++) {
+            if (plan->armed[k].site == plan->armed[i].site && plan->armed[k].fault < fault && site_hits(plan, k) > 0)
+                return result->scenario->faults[plan->armed[k].fault].name;
+        }
+    }
+    return "another fault";
+}
+
 static const char *site_name(const struct fault_entry *entry)
 {
     if (entry->site) return entry->site->name;
@@ -123,26 +145,54 @@ static bool same_without_faults(struct result *result, const struct experiment_o
     return !stopped;
 }
 
-static void set_outcome(struct result *result, int i, uint64_t hits, bool same)
+/* Why it was never hit: nothing came by, or what came by was an earlier fault's. */
+static void why_not_hit(const struct result *result, const struct experiment_plans *plans, int i, struct fault_result *fault)
+{
+    const struct site_plan *plan = covered_of(plans->parallel, i) > 0 ? plans->parallel : plans->standalone;
+    uint64_t covered = covered_of(plan, i);
+    if (covered == 0) {
+        snprintf(fault->why, sizeof fault->why,
+                 "%s is never passed where the fault applies: look at its \"at\", or take a layout that has this place",
+                 fault->site);
+        return;
+    }
+    snprintf(fault->why, sizeof fault->why,
+             "at one place one fault acts, the first in the list: %.64s took all %llu passes of %.32s. Keep the two apart by their "
+             "\"at\" (rank, step, microbatch, layer), or give each a run of its own",
+             coverer_of(result, plan, i), (unsigned long long)covered, fault->site);
+}
+
+/* An active fault is worth words where verdict and diagnosis don't tell. */
+static void why_active(const struct result *result, const struct fault_entry *entry, struct fault_result *fault)
+{
+    bool reference = entry->in == FAULT_IN_STANDALONE;
+    if (reference && result->verdict == VERDICT_CONSISTENT) {
+        snprintf(fault->why, sizeof fault->why, "it changes numbers of the standalone run, by nothing that a check can tell from rounding");
+    } else if (reference) {
+        snprintf(fault->why, sizeof fault->why,
+                 "it is in the standalone run alone: the parallel run, whose digest and losses are those without it, is held "
+                 "against a wrong reference, and the place named is where the two part");
+    } else if (result->verdict == VERDICT_CONSISTENT) {
+        snprintf(fault->why, sizeof fault->why, "it changes numbers, by nothing that a check can tell from rounding");
+    }
+}
+
+static void set_outcome(struct result *result, const struct experiment_plans *plans, int i, bool same)
 {
     const struct fault_entry *entry = &result->scenario->faults[i];
     struct fault_result *fault = &result->faults[i];
     fault->fault = entry->name;
     fault->site = site_name(entry);
-    fault->hits = hits;
-    if (hits == 0) {
+    fault->hits = hits_of(plans->parallel, i) + hits_of(plans->standalone, i);
+    if (fault->hits == 0) {
         fault->outcome = FAULT_NOT_HIT;
-        snprintf(fault->why, sizeof fault->why,
-                 "%s is never passed where the fault applies: look at its \"at\", or take a layout that has this place",
-                 fault->site);
+        why_not_hit(result, plans, i, fault);
     } else if (same) {
         fault->outcome = FAULT_MASKED;
         why_masked(result, entry, fault->why, sizeof fault->why);
     } else {
         fault->outcome = FAULT_ACTIVE;
-        if (result->verdict == VERDICT_CONSISTENT) {
-            snprintf(fault->why, sizeof fault->why, "it changes numbers, by nothing that a check can tell from rounding");
-        }
+        why_active(result, entry, fault);
     }
 }
 
@@ -164,8 +214,6 @@ bool experiment_faults(struct result *result, const struct experiment_plans *pla
             same = same && equal;
         }
     }
-    for (int i = 0; i < scenario->faults_count; i++) {
-        set_outcome(result, i, hits_of(plans->parallel, i) + hits_of(plans->standalone, i), same);
-    }
+    for (int i = 0; i < scenario->faults_count; i++) set_outcome(result, plans, i, same);
     return true;
 }

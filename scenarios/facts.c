@@ -248,11 +248,11 @@ double facts_count_at_end(const struct record *record, const struct rank_record 
     return fact ? fact->value : (double)record_valid_tokens_due(record, step);
 }
 
-/* Ranges are due whole, decisions yes: all but emptying the accumulator before a micro-batch. */
+/* Ranges are due whole, decisions yes: all but emptying the accumulator before a micro-batch, or when a result is added. */
 static bool is_as_due(const struct choice_fact *fact)
 {
     if (fact->site->kind == SITE_MEMORY) return fact->from == 0 && fact->count == fact->whole;
-    return (fact->count != 0) == (fact->site != &site_dp_zero_grad);
+    return (fact->count != 0) == (fact->site != &site_dp_zero_grad && fact->site != &site_pp_grad_release);
 }
 
 bool facts_was_chosen(const struct rank_record *rank, const struct site *site, int step, int unit)
@@ -264,14 +264,27 @@ bool facts_was_chosen(const struct rank_record *rank, const struct site *site, i
     return false;
 }
 
-bool facts_was_taken(const struct rank_record *rank, int step, int unit, int microbatch)
+static bool piece_was_taken(const struct rank_record *rank, int step, int unit, int microbatch, int piece)
 {
     for (int i = 0; i < rank->factors.count; i++) {
         const struct factor_fact *fact = &rank->factors.items[i];
         if (fact->site == &site_fsdp_grad_divisor && fact->step == step && fact->unit == unit && fact->during == step &&
-            (microbatch < 0 || fact->microbatch == microbatch)) return true;
+            fact->piece == piece && (microbatch < 0 || fact->microbatch == microbatch)) return true;
     }
     return false;
+}
+
+bool facts_was_taken(const struct rank_record *rank, int step, int unit, int microbatch)
+{
+    int pieces = 1;
+    for (int i = 0; i < rank->gradients.count; i++) {
+        const struct gradient_fact *fact = &rank->gradients.items[i];
+        if (fact->step == step && fact->unit == unit && fact->stage == GRADIENT_REDUCED) pieces = fact->pieces;
+    }
+    for (int k = 0; k < pieces; k++) {
+        if (!piece_was_taken(rank, step, unit, microbatch, k)) return false;
+    }
+    return true;
 }
 
 bool facts_was_scaled(const struct rank_record *rank, const struct site *site, int step, int unit)

@@ -49,7 +49,7 @@ double facts_count_at_end(const struct record *record, const struct rank_record 
 bool facts_was_scaled(const struct rank_record *rank, const struct site *site, int step, int unit);
 /* Did a decision that always falls out one way, or a range that is always whole, fall out otherwise there? Unit -1: of any. */
 bool facts_was_chosen(const struct rank_record *rank, const struct site *site, int step, int unit);
-/* Was a reduction of the unit's gradient (after that micro-batch; -1: any) taken over in the step of its launch? */
+/* Was a reduction of the unit's gradient (after that micro-batch; -1: any) taken over in the step of its launch, with all of its pieces? */
 bool facts_was_taken(const struct rank_record *rank, int step, int unit, int microbatch);
 /* What the gradient reduction divides by where nothing is wrong: D or 1. */
 double facts_divisor_due(const struct run_config *config);

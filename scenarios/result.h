@@ -52,7 +52,7 @@ struct diagnosis {
 };
 
 enum fault_outcome { FAULT_ACTIVE, FAULT_MASKED, FAULT_NOT_HIT };
-struct fault_result { const char *fault, *site; uint64_t hits; enum fault_outcome outcome; char why[256]; };
+struct fault_result { const char *fault, *site; uint64_t hits; enum fault_outcome outcome; char why[320]; };
 
 enum { WARNINGS_MAX = 8, WARNING_TEXT = 512 };
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "model/sites.h"
+#include "scenarios/reduction_sums.h"
 #include "sim/arena.h"
 
 /* The use of unit 0's parameter that this rank's own backward adds, where the two uses are on two stages. */
@@ -218,7 +219,9 @@ static bool scattered_is_right(const struct record *record, const struct rank_re
 const struct site *unit_contribution_reduction(const struct record *record, const struct rank_record *rank, int step,
                                                int unit)
 {
+    const struct site *second = reduction_sums_second(record, rank, step, unit);
     const struct site *reduction = facts_was_chosen(rank, &site_dp_bucket, step, unit) ? &site_dp_bucket : facts_reduction_site(&record->config);
+    if (second && reduction != &site_dp_bucket) return second;
     bool replicated = record->config.layout.zero >= ZERO_2 && record->config.layout.dp_replicate > 1;
     if (replicated && reduction == &site_fsdp_reduce_grad && scattered_is_right(record, rank, step, unit)) reduction = &site_hsdp_replicate_reduce;
     if (!parts_are_apart(record, unit)) return reduction;

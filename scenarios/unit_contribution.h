@@ -39,7 +39,7 @@ const struct site *unit_contribution_was_accumulated(const struct record *record
                                                      int step, int unit);
 /* Where a wrong factor after the reduction comes from: the count of tokens that this rank was given, or the factor. */
 const struct site *unit_contribution_grad_scale(const struct record *record, const struct rank_record *rank, int step);
-/* Which reduction it was that went wrong for this unit: where the unit is a tied embedding in two copies, and another
+/* Which reduction it was that went wrong for this unit: a second one whose sum is not that of what went in; where the unit is a tied embedding in two copies, and another
  * unit's gradient on the same rank came out of its own as it must, tied.grad_reduce; else fsdp.reduce_grad. */
 const struct site *unit_contribution_reduction(const struct record *record, const struct rank_record *rank, int step,
                                                int unit);

@@ -98,7 +98,7 @@ static void add_local_sketches(const struct rank_record *rank, int step, int uni
         const struct gradient_fact *fact = &rank->gradients.items[i];
         if (fact->step != step || fact->unit != unit || fact->stage != GRADIENT_LOCAL) continue;
         for (int k = 0; k < 4; k++) sum[k] += fact->sketch[k] / divisor;
-        *norms += sqrt(fact->sketch[4]) / divisor;
+        *norms += sqrt(fact->sketch[4]) / fabs(divisor);
     }
 }
 

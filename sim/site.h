@@ -55,6 +55,7 @@ struct site_plan {
     int armed_count, ranks;
     struct armed *armed;
     uint32_t *hits;          /* [armed_count * ranks] */
+    uint32_t *covered;       /* the same: due where one armed before it was, which alone acts */
     bool *stuck;             /* the same: a decision that was true before */
 };
 
@@ -68,5 +69,7 @@ const struct armed *site_peek(const struct site_plan *plan, const struct site *s
 /* Was the value true at this deviation on this rank, now or at any time before? */
 bool site_stick(struct site_plan *plan, const struct armed *armed, int rank, bool value);
 uint64_t site_hits(const struct site_plan *plan, int armed_index);
+/* How often it would have been hit had not another deviation of the same site, armed before it, been due there too. */
+uint64_t site_covered(const struct site_plan *plan, int armed_index);
 
 #endif

@@ -6,9 +6,9 @@
 #include "scenarios/fault.h"
 #include "tests/small_run.h"
 
-enum { PLAIN = 0, DDP = 1, TIED = 2, EACH = 4, SUM = 8 };
+enum { PLAIN = 0, DDP = 1, TIED = 2, EACH = 4, SUM = 8, HSDP = 16, BF16 = 32, SCALED = 64, PARTS = 128 /* zero 1 */, SPLIT = 256 /* zero 2 */ };
 
-/* stage 0: ranks 0 to 2, stage 1: 3 to 5. ranks "" = any. */
+/* stage 0: ranks 0 to 2, stage 1: 3 to 5; HSDP: 0 to 5 and 6 to 11. ranks "" = any. */
 struct case_of { const char *site, *deviation, *text; double value; int bits; int rank, step, microbatch, layer;
                  const char *component, *due_site /* NULL: the site itself */, *ranks, *ratio; };
 
@@ -102,6 +102,39 @@ static const struct case_of cases[] = {
     {"clip.parameters", "never", NULL, 0, PLAIN, 4, -1, -1, -1, "grad.norm", NULL, "0 1 2 3 4 5", ""},
     {"clip.gradient", "never", NULL, 0, PLAIN, SMALL_EVERYWHERE, "grad.norm", NULL, "0 1 2 3 4 5", ""},
     {"clip.squares", "times", "2", 0, DDP, 1, -1, -1, -1, "grad.norm", NULL, "1 4", ""},
+    /* the sign of a factor does not move the blame to the reduction before it */
+    {"amp.loss_scale", "negate", NULL, 0, SCALED, SMALL_EVERYWHERE, "amp.loss_scale", NULL, "0 1 2 3 4 5", "-1"},
+    {"pp.grad_scale", "negate", NULL, 0, PLAIN, SMALL_EVERYWHERE, "pp.grad_scale", NULL, "0 1 2 3 4 5", "-1"},
+    {"pp.grad_scale", "negate", NULL, 0, DDP, 4, -1, -1, -1, "pp.grad_scale", NULL, "4", "-1"},
+    /* which of two reductions, by their own sums: ledgers intact, ledgers too, roundings alone */
+    {"hsdp.replicate_reduce", "corrupt", NULL, 0, HSDP, 7, -1, -1, -1, "hsdp.replicate_reduce", NULL, "7 10", ""}, /* of two copies that differ */
+    {"hsdp.replicate_reduce", "permute-chunks", NULL, 0, HSDP, SMALL_EVERYWHERE, "hsdp.replicate_reduce", NULL, "", ""},
+    {"hsdp.replicate_reduce", "lose-link", NULL, 0, HSDP, SMALL_EVERYWHERE, "hsdp.replicate_reduce", NULL, "", ""},
+    {"hsdp.replicate_reduce", "wrong-op", "max", 0, HSDP, SMALL_EVERYWHERE, "hsdp.replicate_reduce", NULL, "", ""},
+    {"hsdp.replicate_reduce", "round-hops", NULL, 0, HSDP | EACH, SMALL_EVERYWHERE, "hsdp.replicate_reduce", NULL, "", ""},
+    {"hsdp.replicate_reduce", "wrong-format", "bf16", 0, HSDP | SPLIT, SMALL_EVERYWHERE, "precision", NULL, "", ""},
+    {"hsdp.replicate_reduce", "late", NULL, 0, HSDP, SMALL_EVERYWHERE, "hsdp.replicate_reduce", NULL, "", ""},
+    {"hsdp.replicate_reduce", "reuse-buffer", NULL, 0, HSDP, SMALL_EVERYWHERE, "async", NULL, "", ""},
+    {"hsdp.replicate_reduce", "corrupt", NULL, 0, HSDP | TIED, SMALL_EVERYWHERE, "hsdp.replicate_reduce", NULL, "", ""},
+    {"fsdp.reduce_grad", "corrupt", NULL, 0, HSDP, 7, -1, -1, -1, "collectives", NULL, "", ""},
+    {"fsdp.reduce_grad", "permute-chunks", NULL, 0, TIED, SMALL_EVERYWHERE, "collectives", NULL, "", ""},
+    {"tied.grad_reduce", "drop-peer", NULL, 0, TIED, SMALL_EVERYWHERE, "tied.grad_reduce", NULL, "", ""},
+    {"tied.grad_reduce", "drop-peer", NULL, 0, TIED | DDP, SMALL_EVERYWHERE, "tied.grad_reduce", NULL, "", ""},
+    {"tied.grad_reduce", "round-hops", NULL, 0, TIED, SMALL_EVERYWHERE, "tied.grad_reduce", NULL, "", ""},
+    {"tied.grad_reduce", "round-hops", NULL, 0, TIED | HSDP | EACH, SMALL_EVERYWHERE, "tied.grad_reduce", NULL, "", ""},
+    {"tied.grad_reduce", "wrong-format", "bf16", 0, TIED, SMALL_EVERYWHERE, "precision", NULL, "", ""},
+    /* within the roundings of narrow formats, by what was noted on the way */
+    {"dp.bucket", "lose-range", NULL, 40, DDP | BF16, 4, -1, -1, -1, "buckets", NULL, "4", ""},
+    {"dp.bucket", "wrong-range", NULL, 3, BF16, SMALL_EVERYWHERE, "buckets", NULL, "0 1 2 3 4 5", ""},
+    {"dp.reduce_source", "never", NULL, 0, DDP | EACH, SMALL_EVERYWHERE, "precision", NULL, "0 1 2 3 4 5", ""},
+    {"dp.reduce_source", "never", NULL, 0, EACH, 4, -1, -1, -1, "precision", NULL, "4", ""},
+    /* a unit that two buckets cut, of which one went well */
+    {"pp.grad.flush", "never", NULL, 0, HSDP | SPLIT, SMALL_EVERYWHERE, "pp.grad", NULL, "", ""},
+    {"pp.grad.release", "always", NULL, 0, HSDP | SPLIT, SMALL_EVERYWHERE, "pp.grad", NULL, "", ""},
+    /* the gather after the update is a call with a wait of its own */
+    {"fsdp.unshard", "late", NULL, 0, PARTS, SMALL_EVERYWHERE, "async", NULL, "0 1 2 3 4 5", ""},
+    {"fsdp.unshard", "torn", NULL, 0, SPLIT, SMALL_EVERYWHERE, "async", NULL, "0 1 2 3 4 5", ""},
+    {"fsdp.unshard", "reuse-buffer", NULL, 0, PARTS, SMALL_EVERYWHERE, "async", NULL, "", ""},
     {"optimizer.update", "perturb", NULL, 0.01, PLAIN, 4, 1, -1, -1, "optimizer", NULL, "4", ""},
 };
 
@@ -112,6 +145,15 @@ static struct run_config config_of(int bits)
     config.model.tie_embeddings = bits & TIED;
     if (bits & EACH) config.layout.sync = SYNC_EACH_MICROBATCH;
     if (bits & SUM) config.layout.reduce_op = FSDP_REDUCE_SUM;
+    if (bits & HSDP) config.layout.dp_replicate = 2;
+    if (bits & HSDP) config.train.global_batch = 30;
+    if (bits & BF16) config.precision.param = config.precision.compute = FORMAT_BF16;
+    if (bits & SCALED) config.train.loss_scale = (struct loss_scale_config){.kind = LOSS_SCALING_STATIC, .initial = 1024};
+    if (bits & (PARTS | SPLIT)) {
+        config.layout.zero = bits & PARTS ? ZERO_1 : ZERO_2;
+        config.layout.reshard_after_forward = false;
+        config.layout.bucket_elements = 1100;
+    }
     return config;
 }
 
@@ -128,7 +170,7 @@ START_TEST(place_is_found)
     const struct case_of *c = &cases[_i];
     struct run_config config = config_of(c->bits);
     struct small_fault fault = {c->site, c->deviation, c->text, c->value, c->rank, c->step, c->microbatch, c->layer};
-    struct small_run run = small_run_new(&config, &fault, false);
+    struct small_run run = small_run_new(&config, &fault, c->bits & BF16);
     ck_assert_msg(run.hits > 0, "%s:%s is not hit", c->site, c->deviation);
     struct result result = small_judge(&run);
     const struct diagnosis *d = &result.diagnosis;

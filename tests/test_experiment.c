@@ -116,6 +116,108 @@ START_TEST(standalone_faults)
 }
 END_TEST
 
+/* The reference's own books say that it is the reference that is wrong; a layer leaves no trace in them. The parallel run is
+ * what it is without the fault, and the fault's line says so. */
+START_TEST(reference_is_wrong)
+{
+    static const struct { const char *site, *deviation, *text, *component; bool of_reference; } cases[] = {
+        {"pp.loss.scale", "times", "1/7", "pp.loss", true},
+        {"fsdp.grad_divisor", "set", "3", "fsdp.grad_divisor", true},
+        {"optimizer.owns", "never", "", "optimizer", true},
+        {"layer.forward", "perturb", "", "layer.forward", false},
+    };
+    begin();
+    struct result *healthy = run_checks("default");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        begin();
+        struct fault_entry *entry = add_primitive(cases[i].site, cases[i].deviation);
+        strcpy(entry->text, cases[i].text);
+        entry->in = FAULT_IN_STANDALONE;
+        struct result *result = run_checks("default");
+        ck_assert_int_eq(result->verdict, VERDICT_DIVERGED);
+        ck_assert_str_eq(result->diagnosis.component, cases[i].component);
+        ck_assert_msg((strstr(result->diagnosis.summary, "In the standalone run") != NULL) == cases[i].of_reference, "%s",
+                      result->diagnosis.summary);
+        ck_assert_mem_eq(result->parallel->digest, healthy->parallel->digest, sizeof healthy->parallel->digest);
+        ck_assert_int_eq(result->faults[0].outcome, FAULT_ACTIVE);
+        ck_assert_ptr_nonnull(strstr(result->faults[0].why, "standalone run alone"));
+        result_free(result);
+    }
+    result_free(healthy);
+}
+END_TEST
+
+/* A healthy standalone run's books are in order, so that they are never held against it. */
+START_TEST(reference_books_are_in_order)
+{
+    for (int kind = 0; kind < 6; kind++) {
+        begin();
+        scenario.config.model.tie_embeddings = kind == 1;
+        if (kind == 2) scenario.config.layout.reduce_op = FSDP_REDUCE_SUM;
+        if (kind == 3) scenario.config.precision = precision_of(FORMAT_FP64);
+        if (kind == 4) scenario.config.precision.param = scenario.config.precision.compute = FORMAT_BF16;
+        if (kind == 5) scenario.config.train.loss_scale = (struct loss_scale_config){.kind = LOSS_SCALING_STATIC, .initial = 1024};
+        struct result *result = run_checks("default");
+        struct check_selection selection;
+        struct error error = {0};
+        ck_assert(check_select("default", &selection, &error));
+        const struct record *record = result->standalone;
+        struct evidence books = {&record->config, record, record, NULL, NULL, NULL, 0, NULL, NULL};
+        struct result own;
+        memset(&own, 0, sizeof own);
+        own.arena = arena_new("books", false);
+        checks_run(&books, &selection, &own);
+        for (int i = 0; i < own.checks_count; i++)
+            ck_assert_msg(own.checks[i].status != CHECK_FAIL, "kind %d: %s: %s", kind, own.checks[i].id, own.checks[i].why);
+        arena_free(own.arena);
+        result_free(result);
+    }
+}
+END_TEST
+
+/* Without the checks that would tell, the comparison names what it supports, and says that it is no more than that. */
+START_TEST(oracle_alone)
+{
+    static const struct { const char *site, *deviation, *text, *component, *ratio; } cases[] = {
+        {"pp.loss.scale", "times", "1/M", "pp.loss", "1/M"},
+        {"fsdp.grad_divisor", "twice", "", "fsdp.grad_divisor", "1/D"},
+        {"pp.grad_scale", "times", "1/7", "fsdp.grad_divisor", ""}, /* a factor behind the loss: which, it cannot tell */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        begin();
+        strcpy(add_primitive(cases[i].site, cases[i].deviation)->text, cases[i].text);
+        struct result *result = run_checks("oracle");
+        ck_assert_int_eq(result->verdict, VERDICT_DIVERGED);
+        ck_assert_msg(!strcmp(result->diagnosis.component, cases[i].component), "%s", result->diagnosis.summary);
+        ck_assert_str_eq(result->diagnosis.ratio, cases[i].ratio);
+        ck_assert_ptr_nonnull(strstr(result->diagnosis.summary, "the checks that ran do not tell"));
+        ck_assert_int_eq(result->diagnosis.ranks_count, 0);
+        result_free(result);
+    }
+}
+END_TEST
+
+/* Two faults at one place: the first acts, and the other says whose place it was and what to do. Apart, both act. */
+START_TEST(one_place_one_fault)
+{
+    for (int apart = 0; apart < 2; apart++) {
+        begin();
+        struct fault_entry *first = add_primitive("fsdp.reduce_grad", "scale");
+        struct fault_entry *second = add_primitive("fsdp.reduce_grad", "corrupt");
+        first->value = 1.5;
+        first->has_value = true;
+        if (apart) first->step = (struct at_list){.count = 1, .values = {0}};
+        if (apart) second->step = (struct at_list){.count = 1, .values = {1}};
+        struct result *result = run_checks("default");
+        ck_assert_int_eq(result->faults[0].outcome, FAULT_ACTIVE);
+        ck_assert_int_eq(result->faults[1].outcome, apart ? FAULT_ACTIVE : FAULT_NOT_HIT);
+        ck_assert((strstr(result->faults[1].why, "fsdp.reduce_grad:scale took all") != NULL) == !apart);
+        ck_assert((strstr(result->faults[1].why, "\"at\"") != NULL) == !apart);
+        result_free(result);
+    }
+}
+END_TEST
+
 /* A fault that is never reached: not as expected, whatever the rest says. */
 START_TEST(not_hit)
 {
@@ -220,6 +322,10 @@ int main(void)
     tcase_add_test(tcase, healthy_is_consistent);
     tcase_add_test(tcase, verdicts);
     tcase_add_test(tcase, standalone_faults);
+    tcase_add_test(tcase, reference_is_wrong);
+    tcase_add_test(tcase, reference_books_are_in_order);
+    tcase_add_test(tcase, oracle_alone);
+    tcase_add_test(tcase, one_place_one_fault);
     tcase_add_test(tcase, not_hit);
     tcase_add_test(tcase, masked);
     tcase_add_test(tcase, within_rounding);

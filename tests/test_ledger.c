@@ -304,6 +304,9 @@ START_TEST(site_once_and_order)
     ck_assert_uint_eq(site_hits(plan, 0), 0);
     ck_assert_uint_eq(site_hits(plan, 1), 3);
     ck_assert_uint_eq(site_hits(plan, 2), 6);
+    ck_assert_uint_eq(site_covered(plan, 0), 0);
+    ck_assert_uint_eq(site_covered(plan, 1), 0);
+    ck_assert_uint_eq(site_covered(plan, 2), 2); /* at pass 0, where it is due, on ranks 0 and 2 */
     ck_assert_uint_eq(plan->hits[2 * 3 + 0], 3);
     ck_assert_uint_eq(plan->hits[2 * 3 + 1], 0);
     ck_assert_uint_eq(plan->hits[1 * 3 + 1], 1);

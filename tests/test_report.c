@@ -88,7 +88,7 @@ static void fill_rank(int r, double N)
     for (int step = 0; step < STEPS; step++) {
         push_gradient(rank, step, rank->stage ? 3 : 0, N);
         rank->factors.items[rank->factors.count++] =
-            (struct factor_fact){&site_fsdp_grad_divisor, step, M - 1, rank->stage ? 3 : 0, D, step};
+            (struct factor_fact){&site_fsdp_grad_divisor, step, M - 1, rank->stage ? 3 : 0, D, step, 0};
         if (rank->stage != PP - 1) continue;
         int64_t own = 0;
         for (int m = 0; m < M; m++) {

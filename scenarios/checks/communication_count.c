@@ -42,32 +42,28 @@ static bool is_tied_apart(const struct record *record)
     return record->config.model.tie_embeddings && record->config.layout.pp > 1;
 }
 
-/* Buckets of one stage: as model/bucket.h cuts them. */
+/* Buckets of one stage, from the rule and not from the code that cuts them (model/bucket_cut.c): a check that asked that
+ * code could not fail where it cuts wrongly. The rule: the stage's trained elements, each parameter padded to 16, lie in
+ * stretches, which end where a unit stands alone; a stretch of n elements is ceil(n / bucket_elements) buckets, one where
+ * bucket_elements is 0. With 0 and with zero 3 every unit stands alone; else only the tied embedding on two stages does. */
+static int64_t buckets_of(size_t stretch, size_t limit)
+{
+    return stretch == 0 ? 0 : limit == 0 ? 1 : (int64_t)((stretch + limit - 1) / limit);
+}
+
 static int64_t buckets_due(const struct record *record, const struct rank_record *rank)
 {
     const struct layout *layout = &record->config.layout;
-    size_t limit = layout->zero == ZERO_3 ? 0 : (size_t)layout->bucket_elements, filled = 0;
+    size_t limit = layout->zero == ZERO_3 ? 0 : (size_t)layout->bucket_elements, stretch = 0;
     bool copy = is_tied_apart(record) && facts_is_last_stage(record, rank);
     int64_t buckets = 0;
-    for (int i = rank->units - 1 + copy; i >= 0; i--) {
+    for (int i = 0; i < rank->units + copy; i++) {
         int unit = i == rank->units ? 0 : rank->first_unit + i;
-        size_t left = trained_elements(record, unit);
-        bool alone = limit == 0 || (is_tied_apart(record) && unit == 0);
-        if (alone && filled > 0) {
-            buckets++;
-            filled = 0;
-        }
-        while (left > 0) {
-            size_t room = limit ? limit - filled : left, count = left < room ? left : room;
-            filled += count;
-            left -= count;
-            if ((limit && filled == limit) || (!left && alone)) {
-                buckets++;
-                filled = 0;
-            }
-        }
+        size_t elements = trained_elements(record, unit);
+        if (limit == 0 || (is_tied_apart(record) && unit == 0)) buckets += buckets_of(elements, limit);
+        else stretch += elements;
     }
-    return buckets + (filled > 0);
+    return buckets + buckets_of(stretch, limit);
 }
 
 static int64_t trained_units(const struct record *record, const struct rank_record *rank)

@@ -14,7 +14,8 @@
  *               was never posted, or gave an earlier result again: fsdp.reduce_grad)       -> pp.grad.flush
  *   tied        both uses of a tied embedding                                              -> tied.grad_reduce
  *   sum         the numbers: the reduced gradient is the sum of what went in over the divisor, by sketches, which are
- *               linear; within 64 roundings of the norms that were added                   -> the reduction, as above
+ *               linear; within 64 roundings of the norms that were added                   -> the reduction, as above;
+ *               a second one where its own sum is wrong (scenarios/reduction_sums.h)
  * Multiplicities are integers: the limit is exact. A micro-batch whose measured weight is 0 does not
  * contribute whatever its ledger says (site: pp.loss.scale). The sequences come from the samples (data.sample). */
 #include <math.h>
@@ -25,6 +26,7 @@
 #include "model/sites.h"
 #include "scenarios/check.h"
 #include "scenarios/compare.h"
+#include "scenarios/reduction_sums.h"
 #include "scenarios/unit_contribution.h"
 #include "scenarios/unit_values.h"
 
@@ -226,12 +228,20 @@ static void check_reduced_members(const struct evidence *e, struct check_output 
     }
     /* Taken over in time, and not what went in: the reduction was not waited for, whatever the flush did. */
     bool taken = facts_was_taken(u->rank, u->step, u->unit, each ? first_of(flushed, M) : -1);
-    const struct site *late = repeated || !called ? reduction : taken ? facts_reduction_site(&e->parallel->config) : &site_pp_grad_flush;
+    const struct site *second = reduction_sums_second(e->parallel, u->rank, u->step, u->unit);
+    bool released = facts_was_chosen(u->rank, &site_pp_grad_release, u->step, u->unit);
+    const struct site *late = repeated || !called ? reduction
+                              : second            ? second
+                              : released          ? &site_pp_grad_release
+                              : taken             ? facts_reduction_site(&e->parallel->config)
+                                                  : &site_pp_grad_flush;
     if (first_of(flushed, M) >= 0) {
         list_microbatches(flushed, M, which, sizeof which);
         snprintf(text, sizeof text, "is updated without %s, which %s", which,
                  !called    ? "was due in a reduction that was never posted"
                  : repeated ? "did go into a reduction: an old result took its place"
+                 : second   ? "did go into a reduction: a second one lost it"
+                 : released ? "went into one reduction and not into another: the accumulator was emptied in between"
                  : taken    ? "did go into a reduction: what was taken for its result is not"
                             : "did go into a reduction: its result was not waited for");
         find_at(e, output, u, late, first_of(flushed, M),
@@ -336,9 +346,9 @@ static void check_sum(const struct evidence *e, struct check_output *output, int
     check_value(output, error, limit);
     if (error <= limit || !rows_differ(e, rank, step, unit)) return;
     struct unit_contribution where = {.rank = &record->rank[rank], .step = step, .unit = unit};
-    const struct site *site = facts_was_chosen(where.rank, &site_dp_bucket, step, unit) ? &site_dp_bucket
-                              : tied                                                    ? &site_tied_grad_reduce
-                                                                                        : facts_reduction_site(&record->config);
+    const struct site *site = facts_was_chosen(where.rank, &site_dp_bucket, step, unit) ? &site_dp_bucket : reduction_sums_second(record, where.rank, step, unit);
+    const struct site *first = facts_reduction_site(&record->config);
+    if (!site) site = tied && !reduction_sums_any_wrong(record, first, step) ? &site_tied_grad_reduce : first;
     find_at(e, output, &where, site, -1, "altered",
             "is updated with a gradient that is not the sum of what went into its reduction");
 }

@@ -8,6 +8,8 @@
  *                          parameters agree
  *   layer.weight_gradient  a parameter's gradient, where both of these agree for all sequences, every weight is
  *                          due and the reduction gave the sum of what went in
+ *                          (where something on the gradient's way was decided otherwise than is due, or not used whole,
+ *                          that: dp.zero_grad .. optimizer.gradients; it may be within what a narrow format rounds)
  *   clip.norm_reduce       the norm, where all gradients agree
  *   optimizer.update       a parameter, where gradient, norm and value before agree
  * What only follows from a difference further up has none, and is told once a step. */
@@ -129,6 +131,36 @@ static void find_tensor(const struct evidence *e, struct check_output *output, c
     }
 }
 
+/* What was decided otherwise, or not used whole, on this rank between the unit's backward and its update. */
+static const struct site *chosen_on_the_way(const struct rank_record *rank, int step, int unit)
+{
+    static const struct site *const sites[] = {&site_dp_zero_grad, &site_dp_grad_add, &site_dp_reduce_source, &site_dp_grad_reset,
+                                               &site_dp_bucket, &site_hsdp_accumulate, &site_hsdp_replicate, &site_optimizer_gradients};
+    for (size_t i = 0; i < sizeof sites / sizeof sites[0]; i++) {
+        if (facts_was_chosen(rank, sites[i], step, unit)) return sites[i];
+    }
+    return NULL;
+}
+
+/* A gradient differs: the ranks on which something of that kind happened to it. False: none. */
+static bool find_chosen(const struct evidence *e, struct check_output *output, int step, int param, const struct difference *d)
+{
+    const struct param *p = &e->parallel->params.params[param];
+    bool any = false;
+    for (int r = 0; r < e->parallel->ranks; r++) {
+        const struct site *site = chosen_on_the_way(&e->parallel->rank[r], step, p->unit);
+        if (!site) continue;
+        struct finding finding = finding_new(site, place_at_unit(&e->parallel->config, r, step, -1, p->unit));
+        finding.place.param = p->info.name;
+        set_ratio(e, &finding, d, step);
+        finding_say(&finding, "in step %d the gradient of %s differs from standalone by %.3g, and on rank %d something else was done "
+                    "with it than is due", step, p->info.name, d->error, r);
+        check_find(output, &finding);
+        any = true;
+    }
+    return any;
+}
+
 /* What follows from something else, once a step: how many, and the largest. */
 static void find_consequence(const struct evidence *e, struct check_output *output, int step, int count, int param,
                              const struct difference *d, const char *what)
@@ -150,7 +182,7 @@ static void find_gradients(const struct evidence *e, struct check_output *output
     int count = 0, worst = -1;
     for (int p = 0; p < c->params; p++) {
         const struct difference *d = comparison_gradient(c, step, p);
-        if (!judge(c, output, d)) continue;
+        if (!judge(c, output, d) || find_chosen(e, output, step, p, d)) continue;
         if (oracle_gradient_inputs_agree(c, values, step, p)) {
             find_tensor(e, output, &site_layer_weight_gradient, step, p, d,
                         "in step %d the gradient of %s, to which rank %d contributes, differs from standalone by %.3g "

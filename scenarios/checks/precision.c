@@ -106,12 +106,25 @@ static int bits_least(const struct record *record, const struct tensor_fact *fac
     return (fact->kind == TENSOR_GRADIENT && terms < declared ? terms : declared) - 3;
 }
 
+/* Whose rounding it is: that of the last of the unit's second reductions, where it gave no more bits; else the first one's. */
+static const struct site *rounded_at(const struct record *record, const struct rank_record *rank, const struct tensor_fact *fact, int most)
+{
+    const struct site *first = facts_reduction_site(&record->config), *site = first;
+    int unit = record->params.params[fact->param].unit;
+    for (int i = 0; i < rank->reductions.count; i++) {
+        const struct reduction_fact *reduction = &rank->reductions.items[i];
+        if (reduction->site == first || reduction->step != fact->step || reduction->bucket != unit || reduction->values == 0) continue;
+        if (reduction->bits <= most) site = reduction->site;
+    }
+    return site;
+}
+
 static void find_store(const struct evidence *e, struct check_output *output, int rank, const struct tensor_fact *fact, int most)
 {
     const struct run_config *config = &e->parallel->config;
     bool gradient = fact->kind == TENSOR_GRADIENT;
     int declared = bits_declared(&config->precision, fact->kind);
-    struct finding finding = finding_new(gradient ? facts_reduction_site(config) : &site_optimizer_update,
+    struct finding finding = finding_new(gradient ? rounded_at(e->parallel, &e->parallel->rank[rank], fact, most) : &site_optimizer_update,
                                          place_at_unit(config, rank, fact->step, -1, fact->unit));
     finding.place.param = e->parallel->params.params[fact->param].info.name;
     finding.expected = declared;
@@ -178,12 +191,13 @@ static void check_reductions(const struct evidence *e, struct check_output *outp
         bool above = fact->bits > declared && layout_data_ranks(&config->layout) > 1, below = !has_few_exponents(p) && fact->values >= 64 && fact->bits < least;
         check_value(output, above || below, 0);
         if (!above && !below) continue;
-        struct finding finding = finding_new(facts_reduction_site(config), place_at(rank->rank, fact->step, fact->microbatch));
+        struct finding finding = finding_new(fact->site, place_at(rank->rank, fact->step, fact->microbatch));
         finding.expected = declared;
         finding.got = fact->bits;
         finding_pattern(&finding, above ? "not-rounded" : "rounded");
-        finding_say(&finding, "in step %d the reduction of bucket %d gives rank %d numbers of at most %d significant bits where %d are declared",
-                    fact->step, fact->bucket, rank->rank, fact->bits, declared);
+        finding_say(&finding, "in step %d %s of %s %d gives rank %d numbers of at most %d significant bits where %d are declared",
+                    fact->step, fact->site->name, fact->site == facts_reduction_site(config) ? "bucket" : "unit", fact->bucket, rank->rank,
+                    fact->bits, declared);
         check_find(output, &finding);
     }
 }

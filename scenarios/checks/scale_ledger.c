@@ -216,7 +216,8 @@ static void run(const struct evidence *e, struct check_output *output)
             }
             for (int i = 0; i < rank->factors.count; i++) {
                 const struct factor_fact *fact = &rank->factors.items[i];
-                if (fact->step == step && fact->site == &site_fsdp_grad_divisor) check_divisor(e, output, rank, fact);
+                if (fact->step == step && fact->site == &site_fsdp_grad_divisor && fact->piece == 0)
+                    check_divisor(e, output, rank, fact);
                 if (fact->step == step && fact->site == &site_pp_grad_scale) check_grad_scale(e, output, rank, fact);
                 if (fact->step == step && is_always_one(fact->site))
                     check_accumulate(e, output, rank, fact);

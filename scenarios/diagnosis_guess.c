@@ -1,0 +1,60 @@
+/* diagnosis: the place from the comparison alone, where no check that ran says one. Loss before gradients before
+ * parameters, since each follows from the one before:
+ *
+ *   the loss differs, activations too             layer.forward
+ *   the loss differs, all activations agree       pp.loss.scale: it is made of them, by sums and factors
+ *   the loss agrees, all gradients by one ratio   fsdp.grad_divisor: some factor behind the loss, of them the one that is most often it
+ *   the loss agrees, gradients differ otherwise   layer.weight_gradient
+ *   only parameters differ                        optimizer.update
+ * These are the first of several places that would look the same; the words say so, and which checks tell them apart. */
+#include <math.h>
+#include <string.h>
+
+#include "model/sites.h"
+#include "scenarios/compare.h"
+#include "scenarios/diagnosis.h"
+
+static bool activations_agree(const struct comparison *c, int step)
+{
+    for (int unit = 0; unit < c->units; unit++) {
+        for (int sequence = 0; sequence < c->sequences; sequence++) {
+            const struct difference *d = comparison_forward(c, step, unit, sequence);
+            if (d && d->wrong) return false;
+        }
+    }
+    return true;
+}
+
+/* All gradients of the step differ, and by one factor; at least one is known. */
+static bool one_ratio(const struct comparison *c, int step)
+{
+    const struct difference *first = NULL;
+    for (int p = 0; p < c->params; p++) {
+        const struct difference *d = comparison_gradient(c, step, p);
+        if (!d || !d->known) continue;
+        if (!d->wrong || !(d->residual <= 1e-3)) return false;
+        if (first && !(fabs(d->ratio - first->ratio) <= 1e-3 * fabs(first->ratio))) return false;
+        if (!first) first = d;
+    }
+    return first != NULL;
+}
+
+static const struct site *place_of(const struct comparison *c, int step)
+{
+    if (c->loss[step].wrong) return activations_agree(c, step) ? &site_pp_loss_scale : &site_layer_forward;
+    if (!c->norm[step].wrong && !one_ratio(c, step)) return &site_optimizer_update;
+    return one_ratio(c, step) ? &site_fsdp_grad_divisor : &site_layer_weight_gradient;
+}
+
+struct finding diagnosis_guess(const struct evidence *evidence, const struct result *result)
+{
+    const struct comparison *c = evidence->comparison;
+    for (int i = 0; i < result->findings_count; i++) {
+        const struct finding *f = &result->findings[i];
+        if (strcmp(f->check, "oracle") && strcmp(f->check, "grad-norm") && strcmp(f->check, "poison")) continue;
+        struct finding finding = *f;
+        finding.site = c && f->place.step >= 0 ? place_of(c, f->place.step) : &site_layer_forward;
+        return finding;
+    }
+    return finding_new(NULL, PLACE_NONE);
+}
