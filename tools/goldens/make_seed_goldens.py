@@ -13,6 +13,11 @@ Sizes, data, packing and format are as in make_goldens.py, but fewer samples of 
 All cases begin with the same weights. It is asserted that no choice of experts is a near tie and that no expert
 is idle: PyTorch's optimizer passes over a parameter without a gradient.
 
+pangu_moe_leaks.txt: a line a shape of the batch, of two layers as in the report's demonstration,
+    BATCH SEQ POSITION CHANGED EARLIER
+with another token at POSITION of the first sequence, CHANGED of the EARLIER positions of all sequences have
+other logits, none of which may.
+
     python3 tools/goldens/make_seed_goldens.py REPORT.txt scenarios/corpus.txt tests/goldens
 """
 import os
@@ -38,6 +43,7 @@ CASES = {
                            optimizer=dict(kind="sgd", lr=0.07, momentum=0.8, weight_decay=0.0)),
 }
 SEED, SAMPLES, DIGITS, MARGIN = 20, 3, 14, 1e-5
+LEAKS = [(1, 32, 20), (2, 32, 20), (4, 32, 20), (3, 41, 27)]
 SHIPPED, CORRECTED = "out.transpose(1, 2).contiguous().view(", "out.permute(2, 0, 1, 3).contiguous().view("
 NETWORK = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 
@@ -109,15 +115,19 @@ def describe_all(kind, step, tensors, lines):
         goldens.describe(kind, step, "%s[%d:%d]" % (name, keys, end), t[keys:], lines, SAMPLES, DIGITS)
 
 
-def run(name, case, report, text, folder):
-    demo = modules(report, case["corrected"])[1]
+def make_model(report, corrected, sizes):
+    demo = modules(report, corrected)[1]
     config = demo.ModelConfig()
     config.moe = demo.MoEConfig()
-    for target, values in ((config, SIZES), (config.moe, EXPERTS)):
+    for target, values in ((config, sizes), (config.moe, EXPERTS)):
         for key, value in values.items():
             assert hasattr(target, key)
             setattr(target, key, value)
-    model = demo.PanGuMoETransformer(config)
+    return demo, demo.PanGuMoETransformer(config)
+
+
+def run(name, case, report, text, folder):
+    demo, model = make_model(report, case["corrected"], SIZES)
     params = {our_name(n): p for n, p in model.named_parameters()}
     weights = draw({n: p.shape for n, p in params.items()}, torch.Generator().manual_seed(SEED))
     with torch.no_grad():
@@ -126,12 +136,31 @@ def run(name, case, report, text, folder):
     margins = []
     for module in model.modules():
         if isinstance(module, demo.MoEGating):
-            watch_router(module.gate, config.moe.top_k, margins)
+            watch_router(module.gate, EXPERTS["top_k"], margins)
     lines = goldens.train(case, params, lambda tokens, documents: model(tokens), text, case["steps"], describe_all)
     print("%s: smallest margin between a chosen expert and the next %.3g" % (name, min(margins)))
     assert min(margins) > MARGIN
     goldens.write_lines(folder, name, lines)
     return weights
+
+
+def count_leaks(report, corrected, batch, seq, position):
+    torch.manual_seed(SEED)
+    model = make_model(report, corrected, dict(SIZES, num_layers=2, seq_len=seq))[1]
+    tokens = torch.randint(0, goldens.VOCAB, (batch, seq))
+    edited = tokens.clone()
+    edited[0, position] = (edited[0, position] + 1) % goldens.VOCAB
+    with torch.no_grad():
+        by = (model(tokens) - model(edited)).abs().amax(-1)[:, :position]
+    return (by > 1e-9).sum().item()  # less is the rounding of products of other sizes
+
+
+def run_leaks(report, folder):
+    lines = []
+    for batch, seq, position in LEAKS:
+        assert count_leaks(report, True, batch, seq, position) == 0
+        lines.append("%d %d %d %d %d" % (batch, seq, position, count_leaks(report, False, batch, seq, position), batch * position))
+    goldens.write_lines(folder, "pangu_moe_leaks", lines)
 
 
 def main():
@@ -143,6 +172,7 @@ def main():
         text = f.read()
     for name, case in CASES.items():
         weights = run(name, case, report, text, sys.argv[3])
+    run_leaks(report, sys.argv[3])
     goldens.write_safetensors(os.path.join(sys.argv[3], "pangu_moe.weights.safetensors"), weights)
 
 
