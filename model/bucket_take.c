@@ -20,7 +20,7 @@ static void note_reduction(const struct bucket *bucket, const struct unit_contex
 static double divide(struct bucket *bucket, const struct unit_context *context, int step)
 {
     const struct layout *layout = &context->config->layout;
-    struct factor_numbers numbers = {.M = context->microbatches, .D = context->data_ranks, .C = 1, .T = 1, .E = 1, .P = layout->pp,
+    struct factor_numbers numbers = {.M = context->microbatches, .D = context->data_ranks, .C = 1, .T = layout->tp, .E = 1, .P = layout->pp,
                                      .D_shard = layout->dp_shard, .D_replicate = layout->dp_replicate};
     numbers.A = layout->reduce_op == FSDP_REDUCE_AVG ? context->data_ranks : 1;
     numbers.N = numbers.N_all = numbers.N_unshifted = numbers.n = numbers.n_rank = 1; /* not known to a reduction */

@@ -39,11 +39,13 @@ static double terms_norm(const struct program *p, const struct unit *unit, int i
 }
 
 /* Which copy of an element this is: shards differ over dp_shard and are copied over dp_replicate. */
-static int replica_of(const struct program *p, const struct unit *unit, bool frozen)
+static int replica_of(const struct program *p, const struct unit *unit, const struct unit_param *param)
 {
+    bool frozen = param->frozen;
+    int copies = param->info->cut == CUT_NONE ? p->record->tp * 2 * p->context.data_ranks : 0; /* whole on every tp rank */
     int zero = p->run->config->layout.zero;
     bool whole = zero == ZERO_0 || (frozen && zero != ZERO_3);
-    return (whole ? p->data_rank : p->record->replicate) + (unit->part ? p->context.data_ranks : 0);
+    return (whole ? p->data_rank : p->record->replicate) + (unit->part ? p->context.data_ranks : 0) + copies;
 }
 
 static void capture(struct program *p, const struct unit *unit, int step, enum tensor_kind kind)
@@ -57,7 +59,8 @@ static void capture(struct program *p, const struct unit *unit, int step, enum t
         void *data = arena_alloc(p->record->arena, bytes ? bytes : 1);
         if (bytes) memcpy(data, element_at(kind == TENSOR_GRADIENT ? unit->reduced : unit->master, slice->at, storage), bytes);
         struct tensor_fact fact = {.step = step, .param = q->param, .kind = kind, .first = slice->first, .elements = slice->count,
-            .data = data, .unit = unit->part ? p->run->config->model.layers + 1 : unit->index, .replica = replica_of(p, unit, q->frozen)};
+            .data = data, .unit = unit->part ? p->run->config->model.layers + 1 : unit->index, .replica = replica_of(p, unit, q),
+            .part = q->info->cut == CUT_NONE ? 0 : p->record->tp};
         struct hash hash;
         hash_init(&hash);
         hash_reals(&hash, data, (size_t)slice->count, storage);

@@ -147,7 +147,7 @@ enum zero_stage { ZERO_0 = 0, ZERO_1 = 1, ZERO_2 = 2, ZERO_3 = 3 };
 enum sync_mode { SYNC_LAST_MICROBATCH, SYNC_EACH_MICROBATCH };
 enum fsdp_reduce { FSDP_REDUCE_AVG, FSDP_REDUCE_SUM };
 struct layout {
-    int pp, dp_replicate, dp_shard;         /* the other axes are 1 for now and refused otherwise */
+    int pp, dp_replicate, dp_shard, tp;     /* the other axes are 1 for now and refused otherwise */
     int microbatches;
     char schedule[SCHEDULE_NAME_MAX];       /* "GPipe", "1F1B" */
     bool send_sync;
@@ -180,7 +180,7 @@ struct run_config {
 static inline enum format run_storage(const struct run_config *config) { return precision_storage(&config->precision); }
 
 static inline int layout_data_ranks(const struct layout *l) { return l->dp_replicate * l->dp_shard; }
-static inline int layout_ranks(const struct layout *l) { return l->pp * layout_data_ranks(l); }
+static inline int layout_ranks(const struct layout *l) { return l->pp * layout_data_ranks(l) * l->tp; }
 /* The same work on one rank: pp 1, dp 1, one micro-batch, zero 0. */
 struct layout layout_standalone(const struct model_config *model);
 

@@ -28,7 +28,7 @@ void step_begin(struct program *p)
         unit_zero_gradient(&p->units[i], &p->context, program_where(p, -1, p->units[i].index));
     }
     p->numbers = (struct factor_numbers){.M = layout->microbatches, .D = p->context.data_ranks, .P = layout->pp, .C = 1,
-        .T = 1, .E = 1, .A = layout->reduce_op == FSDP_REDUCE_AVG ? p->context.data_ranks : 1,
+        .T = layout->tp, .E = 1, .A = layout->reduce_op == FSDP_REDUCE_AVG ? p->context.data_ranks : 1,
         .D_shard = layout->dp_shard, .D_replicate = layout->dp_replicate};
     if (!p->is_last) return;
     p->counts = data_count(&p->run->data, (int64_t)p->step * config->train.global_batch +
@@ -113,6 +113,22 @@ static double part_of_norm(struct program *p, const void *values, size_t count)
     return largest ? largest_magnitude(values, count, storage_of(p)) : p->run->ops->vector_sum_squares(values, count);
 }
 
+/* Of what this rank owns: what every tp rank has whole counts on the first of them alone. */
+static double owned_part(struct program *p, const struct unit *unit)
+{
+    bool largest = p->run->config->train.grad_norm == GRAD_NORM_INF;
+    if (p->record->tp == 0) return part_of_norm(p, unit->reduced, unit->shard_trained_count);
+    double all = 0;
+    for (int k = 0; k < unit->slices_count; k++) {
+        const struct slice *slice = &unit->slices[k];
+        const struct unit_param *q = &unit->params[slice->i];
+        if (q->frozen || q->info->cut == CUT_NONE || slice->count == 0) continue;
+        double part = part_of_norm(p, element_at(unit->reduced, slice->at, storage_of(p)), (size_t)slice->count);
+        all = largest ? fmax(all, part) : all + part;
+    }
+    return all;
+}
+
 /* What goes into the norm as it is read, squares or the largest; and, in ret_owned, of what is owned. */
 static double read_gradients(struct program *p, double *ret_owned)
 {
@@ -122,7 +138,7 @@ static double read_gradients(struct program *p, double *ret_owned)
         const struct unit *unit = &p->units[i];
         struct where where = program_where(p, -1, unit->index);
         if (unit->part) continue; /* the tied copy is counted where the embedding is */
-        double owned = part_of_norm(p, unit->reduced, unit->shard_trained_count);
+        double owned = owned_part(p, unit);
         *ret_owned = largest ? fmax(*ret_owned, owned) : *ret_owned + owned;
         if (!choice_site(p->run->plan, p->record, &site_clip_parameters, where, unit->index, true)) continue;
         bool due = choice_site(p->run->plan, p->record, &site_clip_gradient, where, unit->index, true);

@@ -37,6 +37,7 @@ struct param_info param_bias(const struct param_info *matrix, int index)
     info.is_bias = true;
     info.writes_residual = false;
     info.of_matrix = index;
+    if (info.cut == CUT_COLUMNS) info.cut = CUT_NONE; /* of a row-parallel matrix: added once, after the sum */
     size_t stem = strlen(info.name) - strlen(end);
     snprintf(info.name + stem, sizeof info.name - stem, "bias");
     return info;
@@ -48,6 +49,42 @@ bool layer_adapter(const struct model_config *model, int layer, struct param_inf
     *ret = param_matrix(layer, "adapter", model->adapter_rows, model->dim);
     ret->is_adapter = true;
     return true;
+}
+
+/* ---- tensor parallelism ---- */
+
+static int64_t full_columns(const struct param_info *info)
+{
+    return info->dims == 2 ? info->shape[1] : 1;
+}
+
+void param_cut_shape(const struct param_info *info, int tp, int64_t *ret_rows, int64_t *ret_columns)
+{
+    *ret_rows = info->cut == CUT_ROWS ? info->shape[0] / tp : info->shape[0];
+    *ret_columns = info->cut == CUT_COLUMNS ? info->shape[1] / tp : full_columns(info);
+}
+
+int64_t param_cut_element(const struct param_info *info, int tp, int me, int64_t element)
+{
+    int64_t rows, columns, whole = full_columns(info);
+    param_cut_shape(info, tp, &rows, &columns);
+    int64_t row = element / columns, column = element % columns;
+    if (info->cut == CUT_COLUMNS) return row * whole + me * columns + column;
+    if (info->cut != CUT_ROWS) return element;
+    int64_t sections = info->sections > 0 ? info->sections : 1, of_section = rows / sections, section = row / of_section;
+    return (section * of_section * tp + me * of_section + row % of_section) * whole + column;
+}
+
+void param_cut_copy(void *part, const void *whole, enum format storage, const struct param_info *info, int tp, int me,
+                    int64_t first, int64_t count)
+{
+    size_t bytes = format_storage_bytes(storage);
+    if (info->cut == CUT_NONE || tp == 1) {
+        memcpy(part, (const char *)whole + (size_t)first * bytes, (size_t)count * bytes);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++)
+        memcpy((char *)part + (size_t)i * bytes, (const char *)whole + (size_t)param_cut_element(info, tp, me, first + i) * bytes, bytes);
 }
 
 static void param_fill(struct tensor values, double value)

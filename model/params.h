@@ -9,4 +9,13 @@ struct param_info param_norm(int layer, const char *name, int64_t width);
 /* The bias of a matrix, which is the block's parameter number `index`. */
 struct param_info param_bias(const struct param_info *matrix, int index);
 
+/* ---- tensor parallelism ---- */
+/* Rows and columns of one rank's part. */
+void param_cut_shape(const struct param_info *info, int tp, int64_t *ret_rows, int64_t *ret_columns);
+/* Where an element of tp rank `me`'s part lies in the whole, both row-major. */
+int64_t param_cut_element(const struct param_info *info, int tp, int me, int64_t element);
+/* A rank's elements first .. first+count-1, out of the whole. */
+void param_cut_copy(void *part, const void *whole, enum format storage, const struct param_info *info, int tp, int me,
+                    int64_t first, int64_t count);
+
 #endif

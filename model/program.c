@@ -33,11 +33,17 @@ struct unit *program_unit(struct program *p, int index, int part)
 static void make_groups(struct program *p)
 {
     const struct layout *layout = &p->run->config->layout;
-    static const char *const data_axes[] = {"dp_replicate", "dp_shard"}, *const model_axes[] = {"pp", "dp_shard"};
+    static const char *const data_axes[] = {"dp_replicate", "dp_shard"}, *const model_axes[] = {"pp", "dp_shard", "tp"}, *const whole_axes[] = {"pp", "tp"};
     p->pp = communicator_group(p->communicator, "pp");
     p->dp = communicator_group_over(p->communicator, "dp", data_axes, 2);
     /* The norm adds what each rank owns: shards differ over dp_shard, whole copies are counted once. */
-    p->norm_group = layout->zero == ZERO_0 ? p->pp : communicator_group_over(p->communicator, "model", model_axes, 2);
+    if (layout->tp > 1) {
+        p->norm_group = layout->zero == ZERO_0 ? communicator_group_over(p->communicator, "model", whole_axes, 2)
+                                               : communicator_group_over(p->communicator, "model", model_axes, 3);
+        p->tensor_parallel = (struct tensor_parallel){p->communicator, communicator_group(p->communicator, "tp")};
+    } else {
+        p->norm_group = layout->zero == ZERO_0 ? p->pp : communicator_group_over(p->communicator, "model", model_axes, 2);
+    }
     if (p->tied_apart && (p->is_first || p->is_last)) {
         int me = rank_id(p->rank), pair[2] = {mesh_rank_at(&p->run->mesh, me, "pp", 0),
                                               mesh_rank_at(&p->run->mesh, me, "pp", layout->pp - 1)};

@@ -47,6 +47,7 @@ struct program {
     struct rank_record *record;
     struct communicator *communicator;
     struct group *pp, *dp, *norm_group, *embedding;
+    struct tensor_parallel tensor_parallel; /* with tp 1: no group */
     struct unit_context context;
     int stage, data_rank;
     bool is_first, is_last, tied_apart; /* tied_apart: the head's weight is a copy on another stage */

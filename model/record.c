@@ -49,6 +49,7 @@ static struct param_info named(const char *name, int dims, int64_t rows, int64_t
                               .of_matrix = PARAM_NONE, .through_softmax = PARAM_NONE};
     strncpy(info.name, name, sizeof info.name - 1);
     info.is_embedding = !strcmp(name, "tok_embeddings.weight");
+    info.cut = dims == 2 ? CUT_ROWS : CUT_NONE; /* embedding and output: by the vocabulary */
     return info;
 }
 
@@ -76,7 +77,7 @@ struct param_table param_table_new(const struct model_config *model, struct aren
 
 struct layout layout_standalone(const struct model_config *model)
 {
-    struct layout layout = {.pp = 1, .dp_replicate = 1, .dp_shard = 1, .microbatches = 1, .schedule = "1F1B",
+    struct layout layout = {.pp = 1, .dp_replicate = 1, .dp_shard = 1, .tp = 1, .microbatches = 1, .schedule = "1F1B",
                             .zero = ZERO_0, .reduce_op = FSDP_REDUCE_AVG, .sync = SYNC_LAST_MICROBATCH};
     layout.layers_per_stage[0] = model->layers;
     return layout;

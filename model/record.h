@@ -47,7 +47,7 @@ enum sketch_kind {
 };
 /* Values at a site inside a unit's forward, or at its end (layer.forward), of one sequence; with train_options.look.
  * part: which of the site's several tensors; row: a checksum of each position's bits. */
-struct rows_fact { int step, sequence, unit, part; const struct site *site; const uint64_t *row; /* [seq] */ double value[5]; /* vector_sketch */ };
+struct rows_fact { int step, sequence, unit, part, tp /* who has it */; const struct site *site; const uint64_t *row; /* [seq] */ double value[5]; /* vector_sketch */ };
 struct sketch_fact { int step, microbatch, sequence /* global index within the step, as due */, unit; enum sketch_kind kind; double value[5]; /* vector_sketch */ bool finite; };
 
 /* Parameter versions a unit computed with: the step whose weights each shard carried (due: all = step). */
@@ -94,7 +94,8 @@ struct update_fact { int step, unit, param; int64_t elements /* of this rank's s
 enum tensor_kind { TENSOR_GRADIENT /* raw, reduced */, TENSOR_PARAM /* after the update; step -1: initial */ };
 struct tensor_fact {
     int step, param /* index into param_table */, unit /* where it lives: differs from the param's own for the tied copy */; enum tensor_kind kind;
-    int64_t first, elements;               /* of the parameter, row-major; elements may be 0: an empty shard */
+    int part;                              /* the tp rank whose part of the parameter it is of; 0 where it is whole on all */
+    int64_t first, elements;               /* of the parameter, or of that part, row-major; elements may be 0: an empty shard */
     int replica;                           /* 0: the copy whose data the comparison puts together */
     const void *data;                      /* [elements], storage of the run */
     uint64_t digest[2];
@@ -108,7 +109,7 @@ struct loss_cell { int64_t valid, unshifted, positions; double weight; };
 
 #define RECORD_VECTOR(type) struct { int count, capacity; type *items; }
 struct rank_record {
-    int rank, stage, data_rank, replicate, shard; /* data_rank = replicate * dp_shard + shard */
+    int rank, stage, data_rank, replicate, shard, tp; /* data_rank = replicate * dp_shard + shard */
     int first_unit, units;                 /* of its stage; the tied copy on the last stage is not counted */
     RECORD_VECTOR(struct sample_fact) samples;
     RECORD_VECTOR(struct loss_fact) losses;

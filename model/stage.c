@@ -83,7 +83,7 @@ void record_rows(struct program *p, int microbatch, int unit, const struct site 
     int per = layout_sequences_per_microbatch(config), seq = config->model.seq;
     size_t row_bytes = (size_t)(rows.shape[1] * format_storage_bytes(rows.storage)), row = (size_t)rows.shape[1];
     for (int i = 0; i < per; i++) {
-        struct rows_fact fact = {.step = p->step, .unit = unit, .part = part, .site = site};
+        struct rows_fact fact = {.step = p->step, .unit = unit, .part = part, .site = site, .tp = p->record->tp};
         const char *data = (const char *)rows.data + (size_t)i * (size_t)seq * row_bytes;
         uint64_t *checksums = arena_alloc(p->record->arena, (size_t)seq * sizeof *checksums);
         fact.sequence = (p->data_rank * config->layout.microbatches + microbatch) * per + i;
@@ -159,7 +159,8 @@ static struct layer_context layer_context(struct program *p, struct microbatch *
     const struct run_config *config = p->run->config;
     return (struct layer_context){.model = &config->model, .ops = p->run->ops, .precision = &config->precision, .seq = config->model.seq,
         .batch = layout_sequences_per_microbatch(config), .positions = mb->positions,
-        .documents = config->model.document_mask ? mb->documents : NULL, .scratch = p->scratch};
+        .documents = config->model.document_mask ? mb->documents : NULL, .scratch = p->scratch,
+        .tp = config->layout.tp > 1 ? &p->tensor_parallel : NULL, .plan = p->run->plan, .where = WHERE_NONE};
 }
 
 /* Where values inside a layer's forward are looked at. */
@@ -308,6 +309,7 @@ static void head_run_forward(struct program *p, int microbatch, struct microbatc
     if (output != head) unit_unshard(output, &p->context, program_where(p, microbatch, output->index), false);
     struct head_weights weights = {unit_param_tensor(head, 0, storage_of(p)), unit_param_tensor(output, output_param, storage_of(p))};
     struct layer_context context = layer_context(p, mb);
+    context.where = where;
     int64_t rows = rows_of(p);
     mb->token_loss = tensor_1d(arena_alloc(mb->arena, (size_t)rows * format_storage_bytes(storage_of(p))), storage_of(p), rows);
     mb->head = head_forward(&context, mb->token_loss, x, mb->targets, &weights, mb->arena);
@@ -325,7 +327,6 @@ static void reshard_after_forward(struct program *p)
 void stage_forward(struct program *p, int microbatch)
 {
     const struct model_config *model = &p->run->config->model;
-    const struct ops *ops = p->run->ops;
     struct microbatch *mb = stage_open(p, microbatch);
     struct layer_context context = layer_context(p, mb);
     struct look look;
@@ -344,8 +345,8 @@ void stage_forward(struct program *p, int microbatch)
         struct tensor y = tensor_2d(arena_alloc(mb->arena, (size_t)(rows_of(p) * model->dim) * format_storage_bytes(storage_of(p))),
                                     storage_of(p), rows_of(p), model->dim);
         if (unit->index == 0) {
-            ops->embedding_forward(y, mb->tokens, unit_param_tensor(unit, 0, storage_of(p)));
-            tensor_round(y, p->run->config->precision.residual);
+            context.where = where;
+            embedding_forward(&context, y, mb->tokens, unit_param_tensor(unit, 0, storage_of(p)));
         } else {
             struct arena_mark mark = arena_mark(p->scratch);
             enter_layer(p, &context, &look, unit, microbatch);
@@ -411,6 +412,7 @@ static void head_run_backward(struct program *p, int microbatch, struct microbat
     struct head_weights weights = {unit_param_tensor(head, 0, storage_of(p)), unit_param_tensor(output, output_param, storage_of(p))};
     struct head_weights gradients = {unit_grad_tensor(head, 0, storage_of(p)), unit_grad_tensor(output, output_param, storage_of(p))};
     struct layer_context context = layer_context(p, mb);
+    context.where = where;
     struct tensor dx = gradient_buffer(p, mb, &mb->output_probes);
     size_t parity = (size_t)(p->step & 1), m = (size_t)p->run->config->layout.microbatches;
     memset(mb->output_probes, 0, head->probe_count * format_storage_bytes(storage_of(p)));
@@ -450,7 +452,7 @@ void stage_backward(struct program *p, int microbatch)
         struct tensor dy = mb->output_grad;
         unit_begin_gradient(unit, &p->context, where);
         if (unit->index == 0) {
-            p->run->ops->embedding_backward(unit_grad_tensor(unit, 0, storage_of(p)), mb->tokens, dy);
+            embedding_backward(&context, unit_grad_tensor(unit, 0, storage_of(p)), mb->tokens, dy);
         } else {
             void *probes;
             struct tensor dx = gradient_buffer(p, mb, &probes);

@@ -23,8 +23,8 @@ static double clock_s(clockid_t clock)
 
 static struct mesh make_mesh(const struct layout *layout)
 {
-    return (struct mesh){.axes = 3, .name = {"pp", "dp_replicate", "dp_shard"},
-                         .size = {layout->pp, layout->dp_replicate, layout->dp_shard}};
+    return (struct mesh){.axes = 4, .name = {"pp", "dp_replicate", "dp_shard", "tp"},
+                         .size = {layout->pp, layout->dp_replicate, layout->dp_shard, layout->tp}};
 }
 
 static bool *frozen_params(const struct record *record);
@@ -46,6 +46,7 @@ static struct record *record_new(const struct run_config *config)
         rank->stage = mesh_coordinate(&record->mesh, r, "pp");
         rank->replicate = mesh_coordinate(&record->mesh, r, "dp_replicate");
         rank->shard = mesh_coordinate(&record->mesh, r, "dp_shard");
+        rank->tp = mesh_coordinate(&record->mesh, r, "tp");
         rank->data_rank = rank->replicate * layout->dp_shard + rank->shard;
         rank->arena = arena_new("rank record", false);
     }

@@ -10,6 +10,7 @@
 #ifndef MODEL_TRANSFORMER_H
 #define MODEL_TRANSFORMER_H
 
+#include "collectives/collectives.h"
 #include "model/config.h"
 #include "model/ops.h"
 #include "model/sites.h"
@@ -18,6 +19,7 @@
 /* ---- parameters: the list of each unit, in a fixed order ----
  * A layer's are those of its blocks, one block after the other (model/layers.def); a block numbers its own from 0. */
 enum { PARAM_NONE = -1 };
+enum param_cut { CUT_NONE, CUT_ROWS, CUT_COLUMNS }; /* replicated; column-parallel (its outputs are split); row-parallel (its inputs are) */
 struct param_info {
     char name[64];
     int dims;                       /* 1 or 2 */
@@ -25,6 +27,8 @@ struct param_info {
     bool is_bias, is_norm, is_embedding, is_adapter;
     bool writes_residual;           /* a matrix whose output is added to the residual stream */
     int64_t fan_in;                 /* of a bias: its matrix' */
+    enum param_cut cut;             /* how tensor parallelism splits it */
+    int sections;                   /* of CUT_ROWS: the rows are this many equal parts, each of which is split (0: one) */
     int of_matrix;                  /* of a bias: its matrix' index within the block; PARAM_NONE else */
     int through_softmax;            /* its gradient comes through attention's softmax: the index of the values' matrix; PARAM_NONE else */
 };
@@ -36,6 +40,9 @@ bool layer_adapter(const struct model_config *model, int layer, struct param_inf
 /* What the forward leaves for the backward; memory from `arena`, alive until backward_weight is done. */
 struct layer_saved;
 
+/* The ranks that share each layer's matrices between them; NULL where there is one. */
+struct tensor_parallel { struct communicator *communicator; struct group *group; };
+
 struct layer_context {                    /* what is the same for all layers of a micro-batch */
     const struct model_config *model;
     int layer;                            /* of the layer that runs */
@@ -44,6 +51,7 @@ struct layer_context {                    /* what is the same for all layers of 
     int64_t batch, seq;
     const int32_t *positions;             /* [T] */
     const int32_t *documents;             /* [T], or NULL where the mask does not use them */
+    const struct tensor_parallel *tp;
     struct arena *scratch;                /* released before return */
     struct site_plan *plan;               /* NULL in a healthy run */
     struct where where;
@@ -60,6 +68,10 @@ struct layer_saved *layer_forward(const struct layer_context *context, struct te
 void layer_backward_input(const struct layer_context *context, struct tensor dx, struct tensor dy,
                           const struct tensor *weights, struct layer_saved *saved, struct arena *arena);
 void layer_backward_weight(const struct layer_context *context, struct tensor *gradients /* += */, struct layer_saved *saved);
+
+/* embedding: y [T, C] = the rows of weight [vocab, C] that tokens [T] name; with tp, weight is this rank's part of the rows. */
+void embedding_forward(const struct layer_context *context, struct tensor y, const int32_t *tokens, struct tensor weight);
+void embedding_backward(const struct layer_context *context, struct tensor dweight /* += */, const int32_t *tokens, struct tensor dy);
 
 /* head: norm, output projection, cross-entropy per token. */
 struct head_weights { struct tensor norm, output; };

@@ -5,6 +5,7 @@
 
 #include "model/choices.h"
 #include "model/deviations.h"
+#include "model/params.h"
 #include "model/precision.h"
 #include "sim/assertion.h"
 
@@ -43,8 +44,8 @@ void unit_init(struct unit *unit, const struct unit_context *context, int index,
         struct unit_param *p = &unit->params[i];
         p->param = params[i];
         p->dims = table->params[params[i]].info.dims;
-        p->rows = table->params[params[i]].rows;
-        p->columns = table->params[params[i]].columns;
+        param_cut_shape(&table->params[params[i]].info, context->config->layout.tp, &p->rows, &p->columns);
+        p->info = &table->params[params[i]].info;
         p->adapter = table->params[params[i]].info.is_adapter;
         struct where where = WHERE_NONE;
         where.rank = context->record->rank;
@@ -157,18 +158,18 @@ void unit_load(struct unit *unit, const struct unit_context *context, void *cons
 {
     const struct precision *precision = &context->config->precision;
     enum format storage = context->ops->storage;
-    size_t bytes = format_storage_bytes(storage);
+    int tp = context->config->layout.tp, me = context->record->tp;
     for (int k = 0; k < unit->slices_count; k++) {
         const struct slice *slice = &unit->slices[k];
         if (slice->count == 0) continue;
-        memcpy(element_at(unit->master, slice->at, storage),
-               element_at(initial[unit->params[slice->i].param], (size_t)slice->first, storage), (size_t)slice->count * bytes);
+        const struct unit_param *p = &unit->params[slice->i];
+        param_cut_copy(element_at(unit->master, slice->at, storage), initial[p->param], storage, p->info, tp, me, slice->first, slice->count);
     }
     vector_round(unit->master, unit->shard_count, storage, precision->master);
     if (unit->sharded) return;
     for (int i = 0; i < unit->count; i++) {
         const struct unit_param *p = &unit->params[i];
-        memcpy(element_at(unit->full, p->full_at, storage), initial[p->param], (size_t)(p->rows * p->columns) * bytes);
+        param_cut_copy(element_at(unit->full, p->full_at, storage), initial[p->param], storage, p->info, tp, me, 0, p->rows * p->columns);
     }
     vector_round(unit->full, unit->full_count, storage, precision->master);
     vector_round(unit->full, unit->full_count, storage, precision->param);

@@ -29,7 +29,8 @@
 struct unit_param {
     int param;                       /* index into the param_table */
     int dims;                        /* 1 or 2 */
-    int64_t rows, columns;
+    int64_t rows, columns;           /* of this rank's part, where tensor parallelism splits it */
+    const struct param_info *info;
     bool frozen, adapter, no_decay;
     size_t full_at;                  /* elements, into full and grad */
     int64_t shard_rows;              /* zero 3: rows of each shard, padding included */

@@ -31,7 +31,7 @@ static double total_loss(const struct record *record, int step)
     for (int r = 0; r < record->ranks; r++) {
         for (int i = 0; i < record->rank[r].losses.count; i++) {
             const struct loss_fact *fact = &record->rank[r].losses.items[i];
-            if (fact->step == step) sum += fact->backward_loss;
+            if (fact->step == step && record->rank[r].tp == 0) sum += fact->backward_loss; /* each tp rank has the whole loss */
         }
     }
     return sum / facts_divisor_due(&record->config);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "model/params.h"
 #include "scenarios/compare.h"
 #include "scenarios/ladder.h"
 
@@ -56,7 +57,10 @@ static double put_together(const struct record *record, const struct tensor_inde
         const struct tensor_fact *fact = index->pieces[p].fact;
         size_t first = (size_t)fact->first, length = (size_t)fact->elements;
         enum format storage = run_storage(&record->config);
-        for (size_t i = 0; i < length && first + i < count; i++) values[first + i] = format_get(fact->data, i, storage);
+        for (size_t i = 0; i < length; i++) {
+            size_t at = (size_t)param_cut_element(&param->info, record->config.layout.tp, fact->part, (int64_t)(first + i));
+            if (at < count) values[at] = format_get(fact->data, i, storage);
+        }
         terms += fact->terms_norm * fact->terms_norm;
     }
     return sqrt(terms);
@@ -71,7 +75,7 @@ static double norm_of(const double *values, size_t count)
 
 /* Which ranks' rows differ, and who is worst. */
 static void blame_ranks(struct comparison *c, struct difference *d, const struct tensor_index *index, size_t key,
-                        const double *a, const double *b, double denominator)
+                        const struct param *param, const double *a, const double *b, double denominator)
 {
     size_t pieces = index->start[key + 1] - index->start[key];
     int *ranks = arena_alloc(c->arena, (pieces + 1) * sizeof *ranks);
@@ -80,7 +84,10 @@ static void blame_ranks(struct comparison *c, struct difference *d, const struct
         const struct tensor_fact *fact = index->pieces[p].fact;
         size_t first = (size_t)fact->first, length = (size_t)fact->elements;
         double sum = 0;
-        for (size_t i = first; i < first + length; i++) sum += (a[i] - b[i]) * (a[i] - b[i]);
+        for (size_t k = first; k < first + length; k++) {
+            size_t i = (size_t)param_cut_element(&param->info, c->parallel->config.layout.tp, fact->part, (int64_t)k);
+            sum += (a[i] - b[i]) * (a[i] - b[i]);
+        }
         double error = sqrt(sum) / denominator;
         if (!(error <= worst)) {
             worst = error;
@@ -107,7 +114,7 @@ static void compare_tensor(struct comparison *c, struct difference *d, const str
     d->residual = sqrt(rest) / norm;
     difference_set(c, d, difference == 0 ? 0 : sqrt(difference) / denominator, terms_count, allowance == 0 ? 0 : allowance / denominator);
     d->size = denominator;
-    if (difference != 0) blame_ranks(c, d, index_a, key, a, b, denominator);
+    if (difference != 0) blame_ranks(c, d, index_a, key, param, a, b, denominator);
 }
 
 /* What the observed differences of a raw gradient, and with momentum those of the steps before, can do to its

@@ -1,6 +1,8 @@
 /* facts: look-ups. Records of one rank are in the order of its program, so the first match is the fact. */
 #include "scenarios/facts.h"
 
+#include "model/params.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -114,6 +116,20 @@ const struct rank_record *facts_rank(const struct record *record, int stage, int
     return NULL;
 }
 
+int64_t facts_rows_of(const struct record *record, int param)
+{
+    int64_t rows, columns;
+    param_cut_shape(&record->params.params[param].info, record->config.layout.tp, &rows, &columns);
+    return rows;
+}
+
+int64_t facts_elements_of(const struct record *record, int param)
+{
+    int64_t rows, columns;
+    param_cut_shape(&record->params.params[param].info, record->config.layout.tp, &rows, &columns);
+    return rows * columns;
+}
+
 bool facts_is_last_stage(const struct record *record, const struct rank_record *rank)
 {
     return rank->stage == record->config.layout.pp - 1;
@@ -130,7 +146,7 @@ struct step_tokens facts_tokens(const struct record *record, int step)
     int counted = 0;
     for (int r = 0; r < record->ranks; r++) {
         const struct count_fact *count = facts_count(&record->rank[r], step);
-        if (!count) continue;
+        if (!count || record->rank[r].tp > 0) continue; /* the others hold the same tokens */
         counted++;
         tokens.valid += (double)count->valid_local;
         tokens.unshifted += (double)count->unshifted_local;

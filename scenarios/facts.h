@@ -27,6 +27,9 @@ const struct scale_fact *facts_scale(const struct rank_record *rank, int step);
 const struct report_fact *facts_report(const struct rank_record *rank, int step);
 const struct sample_fact *facts_sample(const struct rank_record *rank, int step, int microbatch);
 const struct rank_record *facts_rank(const struct record *record, int stage, int data_rank);
+/* Elements of one rank's part of a parameter, before FSDP shards it. */
+int64_t facts_elements_of(const struct record *record, int param);
+int64_t facts_rows_of(const struct record *record, int param);
 bool facts_is_last_stage(const struct record *record, const struct rank_record *rank);
 /* The run went to its end: what is not there was not done. */
 bool facts_finished(const struct record *record);

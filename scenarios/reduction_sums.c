@@ -13,6 +13,7 @@ static bool is_second(const struct site *site)
 /* Who adds up with whom, by the layout. */
 static bool is_member(const struct record *record, const struct rank_record *rank, const struct rank_record *other, const struct site *site)
 {
+    if (other->tp != rank->tp) return false;
     if (site == &site_tied_grad_reduce)
         return other->data_rank == rank->data_rank && (other->stage == 0 || facts_is_last_stage(record, other));
     if (other->stage != rank->stage) return false;

@@ -10,7 +10,7 @@ static int compare_entries(const void *left, const void *right)
     const struct tensor_entry *a = left, *b = right;
     const int64_t keys[][2] = {{a->fact->step, b->fact->step},           {a->fact->kind, b->fact->kind},
                                {a->fact->param, b->fact->param},         {a->fact->unit, b->fact->unit},
-                               {a->fact->first, b->fact->first}, {a->rank, b->rank}};
+                               {a->fact->part, b->fact->part},         {a->fact->first, b->fact->first}, {a->rank, b->rank}};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         if (keys[i][0] != keys[i][1]) return keys[i][0] < keys[i][1] ? -1 : 1;
     }
@@ -34,7 +34,7 @@ struct tensor_groups tensor_groups_new(const struct record *record)
 
 int tensor_groups_first(const struct tensor_groups *groups, int step, enum tensor_kind kind, int param, int unit)
 {
-    const struct tensor_fact like = {.step = step, .kind = kind, .param = param, .unit = unit, .first = -1};
+    const struct tensor_fact like = {.step = step, .kind = kind, .param = param, .unit = unit, .part = -1, .first = -1};
     const struct tensor_entry sought = {&like, -1};
     int from = 0, to = groups->count;
     while (from < to) {

@@ -88,7 +88,7 @@ bool unit_contribution_read(const struct record *record, int rank, int step, int
     ret->reduced = memory_zalloc(cells * sizeof(int));
     ret->unreduced = memory_zalloc((size_t)record->config.layout.microbatches * sizeof(int));
     for (int r = 0; r < record->ranks; r++) {
-        if (record->rank[r].stage == ret->rank->stage) add_local(record, ret, &record->rank[r]);
+        if (record->rank[r].stage == ret->rank->stage && record->rank[r].tp == ret->rank->tp) add_local(record, ret, &record->rank[r]);
     }
     add_reduced(record, ret);
     return true;
@@ -172,7 +172,7 @@ const struct site *unit_contribution_was_accumulated(const struct record *record
     for (int k = 0; k < 4; k++) {
         for (int r = 0; r < record->ranks; r++) {
             const struct rank_record *from = &record->rank[r];
-            if (from->stage != rank->stage && !apart) continue;
+            if ((from->stage != rank->stage && !apart) || from->tp != rank->tp) continue;
             if (facts_was_scaled(from, sites[k], step, unit)) return sites[k];
         }
     }

@@ -25,7 +25,7 @@ void unit_values_free(struct unit_values *values)
 static bool belongs(const struct record *record, const struct rank_record *holder, const struct rank_record *of, bool frozen)
 {
     int zero = record->config.layout.zero;
-    if (holder->stage != of->stage) return false;
+    if (holder->stage != of->stage || holder->tp != of->tp) return false;
     return zero == ZERO_0 || (frozen && zero != ZERO_3) ? holder == of : holder->replicate == of->replicate;
 }
 
@@ -34,7 +34,6 @@ static bool put_together(const struct unit_values *v, const struct rank_record *
                          int param, int lives, char *values)
 {
     size_t bytes = format_storage_bytes(run_storage(&v->record->config));
-    const struct param *p = &v->record->params.params[param];
     int64_t elements = 0;
     for (int i = tensor_groups_first(&v->groups, step, kind, param, lives); i < v->groups.count; i++) {
         const struct tensor_fact *fact = v->groups.entries[i].fact;
@@ -43,7 +42,7 @@ static bool put_together(const struct unit_values *v, const struct rank_record *
         memcpy(values + (size_t)fact->first * bytes, fact->data, (size_t)fact->elements * bytes);
         elements += fact->elements;
     }
-    return elements == p->rows * p->columns;
+    return elements == facts_elements_of(v->record, param);
 }
 
 static bool sketch_unit(const struct unit_values *v, int rank, enum tensor_kind kind, int step, int unit,
@@ -59,7 +58,7 @@ static bool sketch_unit(const struct unit_values *v, int rank, enum tensor_kind 
     for (int p = 0; all && p < record->params.count; p++) {
         const struct param *param = &record->params.params[p];
         if (param->unit != unit || (kind == TENSOR_GRADIENT && record->frozen[p])) continue;
-        size_t count = (size_t)(param->rows * param->columns);
+        size_t count = (size_t)facts_elements_of(record, p);
         char *values = memory_alloc(count * bytes + 1);
         all = put_together(v, &record->rank[rank], kind, step, p, copy ? unit_count(&record->config.model) - 1 : unit,
                            values);
@@ -123,6 +122,7 @@ double unit_values_sum_error(const struct unit_values *values, int rank, int ste
     if (!unit_values_gradient(values, rank, step, unit, reduced)) return 0;
     for (int r = 0; r < record->ranks; r++) {
         const struct rank_record *from = &record->rank[r];
+        if (from->tp != of->tp) continue;
         bool member = from->stage == of->stage || (tied && (from->stage == 0 || facts_is_last_stage(record, from)));
         double after = facts_grad_scale(record, of, step, unit);
         if (member) add_local_sketches(from, step, unit, divisor / after, sum, &norms);

@@ -123,11 +123,28 @@ static bool check_heads(struct reader *reader, const struct draft *draft, struct
 
 static bool check_ranks(struct reader *reader, const struct layout *l)
 {
-    int64_t ranks = (int64_t)l->pp * l->dp_replicate * l->dp_shard;
+    int64_t ranks = (int64_t)l->pp * l->dp_replicate * l->dp_shard * l->tp;
     if (ranks <= RANKS_MAX) return true;
     return reader_fail_among(reader, BLAME("parallel.dp_shard", "parallel.dp_replicate", "parallel.pp"),
-                             "pp %d x dp_replicate %d x dp_shard %d = %lld ranks; at most %d are allowed", l->pp,
-                             l->dp_replicate, l->dp_shard, (long long)ranks, RANKS_MAX);
+                             "pp %d x dp_replicate %d x dp_shard %d x tp %d = %lld ranks; at most %d are allowed", l->pp,
+                             l->dp_replicate, l->dp_shard, l->tp, (long long)ranks, RANKS_MAX);
+}
+
+/* Tensor parallelism splits heads, hidden widths and the vocabulary, none of them unevenly. */
+static bool check_tensor_parallel(struct reader *reader, const struct model_config *m, int tp)
+{
+    const struct { const char *path, *name; int number; } split[] = {
+        {"model.heads", "heads", m->heads}, {"model.kv_heads", "kv_heads", m->kv_heads}, {"model.ffn", "ffn", m->ffn},
+        {"model.vocab", "vocab", m->vocab}, {"model.moe.shared_ffn", "shared_ffn", m->moe.experts > 0 ? m->moe.shared_ffn : 0},
+    };
+    char list[LIST_TEXT];
+    for (size_t i = 0; i < sizeof split / sizeof split[0]; i++) {
+        if (split[i].number % tp == 0) continue;
+        return reader_fail_among(reader, BLAME("parallel.tp", split[i].path), "%s %d do not split into tp %d: %d / %d = %.2f; nearest %s: %s",
+                                 split[i].name, split[i].number, tp, split[i].number, tp, (double)split[i].number / tp, split[i].name,
+                                 multiples(split[i].number, tp, list));
+    }
+    return true;
 }
 
 static bool check_layers(struct reader *reader, int layers, struct layout *l)
@@ -282,7 +299,7 @@ bool validate_scenario(struct reader *reader, struct draft *draft)
     l->send_sync = draft->send == 1;
     return set_architecture(reader, draft) && check_latent(reader, draft, &config->model) && check_experts(reader, &config->model.moe) &&
            check_heads(reader, draft, &config->model) && check_adapter(reader, &config->model) && check_ranks(reader, l) &&
-           check_layers(reader, config->model.layers, l) && check_sharding(reader, l) &&
+           check_tensor_parallel(reader, &config->model, l->tp) && check_layers(reader, config->model.layers, l) && check_sharding(reader, l) &&
            check_batch(reader, config->train.global_batch, l) && set_precision(reader, draft) && check_frozen(reader, config);
 }
 

@@ -2,12 +2,18 @@
 #include "scenarios/variations.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "model/data.h"
 #include "model/loss_convention.h"
 #include "model/sites.h"
 #include "sim/arena.h"
 #include "sim/assertion.h"
+
+bool variations_are_exact(const struct run_config *config, const char *gemm)
+{
+    return (!gemm || !strcmp(gemm, "fixed")) && config->layout.tp <= 2;
+}
 
 static bool run(const struct scenario *scenario, const struct experiment_options *options, struct variation *v, struct error *error)
 {
@@ -16,6 +22,7 @@ static bool run(const struct scenario *scenario, const struct experiment_options
     if (v->standalone) config.layout = layout_standalone(&config.model);
     config.layout.microbatches = config.train.global_batch / (layout_data_ranks(&config.layout) * v->per_microbatch);
     config.train.steps = 1;
+    if (!variations_are_exact(&config, options->train.gemm)) config.precision = precision_of(FORMAT_FP64);
     struct site_plan *plan = scenario_plan(scenario, v->standalone, layout_ranks(&config.layout), error);
     struct train_options train = options->train;
     train.look = true;
@@ -103,7 +110,7 @@ const struct variation *variations_base(const struct variations *variations, con
 static int compare_rows(const struct rows_fact *a, const struct rows_fact *b)
 {
     const int keys[][2] = {{a->sequence, b->sequence}, {a->unit, b->unit},
-                           {model_site_order(a->site), model_site_order(b->site)}, {a->part, b->part}};
+                           {model_site_order(a->site), model_site_order(b->site)}, {a->part, b->part}, {a->tp, b->tp}};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         if (keys[i][0] != keys[i][1]) return keys[i][0] < keys[i][1] ? -1 : 1;
     }

@@ -21,6 +21,11 @@ struct variation {
 enum { VARIATIONS_MAX = 16 };
 struct variations { int count; struct variation items[VARIATIONS_MAX]; };
 
+/* Does a position's forward give the same bits however the batch is cut? Not with OpenBLAS, whose bits depend on the shape
+ * of a product, nor where a sum over three tp ranks and more begins at another rank for each part of its buffer: then the
+ * variations run in fp64, whatever the scenario's formats are, and a difference is held against its rounding. */
+bool variations_are_exact(const struct run_config *config, const char *gemm);
+
 /* Makes them all. NULL: the environment's fault, or stopped (no error). Owner: variations_free. */
 struct variations *variations_new(const struct scenario *scenario, const struct experiment_options *options, struct error *error);
 void variations_free(struct variations *variations); /* accepts NULL */
@@ -29,7 +34,7 @@ const struct variation *variations_base(const struct variations *variations, con
 
 /* ---- what they noted, in the order of the dataflow ---- */
 struct rows_entry { const struct rows_fact *fact; int rank; };
-struct rows_table { int count; struct rows_entry *entries; }; /* by sequence, unit, site, part */
+struct rows_table { int count; struct rows_entry *entries; }; /* by sequence, unit, site, part, tp rank */
 struct rows_table rows_table_new(const struct record *record);  /* free entries */
 /* The entry of another table with the same key; fact NULL: none. */
 struct rows_entry rows_table_find(const struct rows_table *table, const struct rows_fact *like);

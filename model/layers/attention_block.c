@@ -11,10 +11,12 @@
  *   dx = dy + rmsnorm'(dn)
  *   dWo += dy^T o   dWq += dq^T n   dWk += dk^T n   dWv += dv^T n   dw_norm += rmsnorm'(dn, x)
  *
+ * Tensor parallelism splits Wq, Wk, Wv by heads and Wo by its inputs (model/layers/tensor_parallel.h).
  * Pre-norm as in GPT-2; RMSNorm: Zhang & Sennrich 2019; RoPE: Su et al. 2021. */
 #include "model/layers/attention.h"
 #include "model/layers/layers.h"
 #include "model/layers/linear.h"
+#include "model/layers/tensor_parallel.h"
 #include "model/params.h"
 #include "model/precision.h"
 
@@ -30,6 +32,8 @@ int attention_block_params(const struct model_config *model, int layer, struct p
     ret[WV] = param_matrix(layer, "attention.wv", kv_width, model->dim);
     ret[WO] = param_matrix(layer, "attention.wo", model->dim, q_width);
     ret[WO].writes_residual = true;
+    ret[WQ].cut = ret[WK].cut = ret[WV].cut = CUT_ROWS;
+    ret[WO].cut = CUT_COLUMNS;
     ret[WQ].through_softmax = ret[WK].through_softmax = WV;
     for (int i = WQ; model->bias && i <= WO; i++) ret[i - WQ + BQ] = param_bias(&ret[i], i);
     return attention_block_params(model, layer, NULL);
@@ -60,7 +64,7 @@ void *attention_block_forward(const struct layer_context *context, struct tensor
     linear_forward(context, format, a->v, saved->normed, weights[WV], layer_bias(context, weights, BV));
     attention_forward(context, a, arena);
 
-    linear_forward(context, format, y, a->viewed, weights[WO], layer_bias(context, weights, BO));
+    row_parallel_forward(context, format, y, a->viewed, weights[WO], layer_bias(context, weights, BO));
     ops->vector_add(y.data, x.data, y.data, (size_t)tensor_count(y));
     tensor_round(y, context->precision->residual);
     return saved;
@@ -88,6 +92,7 @@ void attention_block_backward_input(const struct layer_context *context, struct 
     linear_backward_input(context, format, saved->dnormed, saved->dq, weights[WQ], false);
     linear_backward_input(context, format, saved->dnormed, saved->dk, weights[WK], true);
     linear_backward_input(context, format, saved->dnormed, saved->dv, weights[WV], true);
+    column_parallel_backward(context, format, saved->dnormed);
     ops->rmsnorm_backward_input(dx, saved->dnormed, saved->x, weights[NORM], saved->rstd);
     ops->vector_add(dx.data, dy.data, dx.data, (size_t)tensor_count(dx));
     tensor_round(dx, context->precision->residual);

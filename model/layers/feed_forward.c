@@ -10,6 +10,7 @@
  *   dW2 += dy^T a   dW1 += dg^T n   dW3 += du^T n   dw_norm += rmsnorm'(dn, x) */
 #include "model/layers/layers.h"
 #include "model/layers/linear.h"
+#include "model/layers/tensor_parallel.h"
 #include "model/params.h"
 #include "model/precision.h"
 
@@ -22,7 +23,9 @@ int feed_forward_params(const struct model_config *model, int layer, struct para
     ret[W1] = param_matrix(layer, "feed_forward.w1", model->ffn, model->dim);
     ret[W2] = param_matrix(layer, "feed_forward.w2", model->dim, model->ffn);
     ret[W2].writes_residual = true;
+    ret[W2].cut = CUT_COLUMNS;
     ret[W3] = param_matrix(layer, "feed_forward.w3", model->ffn, model->dim);
+    ret[W1].cut = ret[W3].cut = CUT_ROWS;
     for (int i = W1; model->bias && i <= W3; i++) ret[i - W1 + B1] = param_bias(&ret[i], i);
     return feed_forward_params(model, layer, NULL);
 }
@@ -47,15 +50,16 @@ void *feed_forward_forward(const struct layer_context *context, struct tensor y,
     ops->rmsnorm_forward(saved->normed, saved->rstd, x, weights[NORM], model->norm_eps);
     tensor_round(saved->normed, format);
 
-    saved->gate = layer_matrix_alloc(context, model->ffn, arena);
-    saved->up = layer_matrix_alloc(context, model->ffn, arena);
-    saved->activated = layer_matrix_alloc(context, model->ffn, arena);
+    int64_t ffn = weights[W1].shape[0];
+    saved->gate = layer_matrix_alloc(context, ffn, arena);
+    saved->up = layer_matrix_alloc(context, ffn, arena);
+    saved->activated = layer_matrix_alloc(context, ffn, arena);
     linear_forward(context, format, saved->gate, saved->normed, weights[W1], layer_bias(context, weights, B1));
     linear_forward(context, format, saved->up, saved->normed, weights[W3], layer_bias(context, weights, B3));
     ops->swiglu_forward(saved->activated, saved->gate, saved->up);
     tensor_round(saved->activated, format);
 
-    linear_forward(context, format, y, saved->activated, weights[W2], layer_bias(context, weights, B2));
+    row_parallel_forward(context, format, y, saved->activated, weights[W2], layer_bias(context, weights, B2));
     ops->vector_add(y.data, x.data, y.data, (size_t)tensor_count(y));
     tensor_round(y, context->precision->residual);
     return saved;
@@ -69,10 +73,11 @@ void feed_forward_backward_input(const struct layer_context *context, struct ten
     struct feed_forward_saved *saved = block_saved;
 
     saved->dy = dy;
-    saved->dgate = layer_matrix_alloc(context, model->ffn, arena);
-    saved->dup = layer_matrix_alloc(context, model->ffn, arena);
+    int64_t ffn = weights[W1].shape[0];
+    saved->dgate = layer_matrix_alloc(context, ffn, arena);
+    saved->dup = layer_matrix_alloc(context, ffn, arena);
     struct arena_mark mark = arena_mark(context->scratch);
-    struct tensor d_activated = layer_matrix_alloc(context, model->ffn, context->scratch);
+    struct tensor d_activated = layer_matrix_alloc(context, ffn, context->scratch);
     enum format format = precision_activation(context->precision);
     linear_backward_input(context, format, d_activated, dy, weights[W2], false);
     ops->swiglu_backward(saved->dgate, saved->dup, d_activated, saved->gate, saved->up);
@@ -83,6 +88,7 @@ void feed_forward_backward_input(const struct layer_context *context, struct ten
     saved->dnormed = layer_matrix_alloc(context, model->dim, arena);
     linear_backward_input(context, format, saved->dnormed, saved->dgate, weights[W1], false);
     linear_backward_input(context, format, saved->dnormed, saved->dup, weights[W3], true);
+    column_parallel_backward(context, format, saved->dnormed);
     ops->rmsnorm_backward_input(dx, saved->dnormed, saved->x, weights[NORM], saved->rstd);
     ops->vector_add(dx.data, dy.data, dx.data, (size_t)tensor_count(dx));
     tensor_round(dx, context->precision->residual);

@@ -6,11 +6,18 @@
  *   dz[t,:] = w[t] (softmax(z[t,:]) - onehot(target))   dn = dz W   dx = rmsnorm'(dn)
  *   dW += dz^T n   dw_norm += rmsnorm'(dn, x)
  *
+ * Tensor parallelism splits W by rows, that is, by the vocabulary (Megatron-LM's vocabulary-parallel cross-entropy): each
+ * rank's lse of its part, then over tp the largest, the sum of e^(lse - largest) and the target's logit, which one rank
+ * has; dn is a sum over tp.
+ *
  * The logits are by far the largest tensor here: they are kept once, and dz takes their place. So
  * head_backward_input runs at most once after each forward. */
 #include "model/layers/layers.h"
 #include "model/layers/linear.h"
+#include "model/layers/tensor_parallel.h"
 #include "model/precision.h"
+
+#include <string.h>
 
 #include "sim/assertion.h"
 
@@ -18,9 +25,52 @@ struct head_saved {
     struct tensor x, rstd, normed;
     struct tensor logits, lse;      /* dz is in `logits` from backward_input on */
     struct tensor dnormed;          /* without data before backward_input */
+    const int32_t *targets;         /* within this rank's part of the vocabulary; -2: in another */
 };
 
 static const struct tensor no_bias = { .data = NULL };
+
+enum { TARGET_ELSEWHERE = -2 };
+
+/* Targets as rows of this rank's part of W. */
+static const int32_t *own_targets(const struct layer_context *context, const int32_t *targets, int64_t vocab, struct arena *arena)
+{
+    if (!context->tp) return targets;
+    int64_t rows = layer_rows(context), first = vocab * context->tp->group->me;
+    int32_t *own = arena_alloc(arena, (size_t)rows * sizeof *own);
+    for (int64_t t = 0; t < rows; t++) {
+        int64_t at = targets[t] - first;
+        own[t] = targets[t] < 0 ? targets[t] : at >= 0 && at < vocab ? (int32_t)at : TARGET_ELSEWHERE;
+    }
+    return own;
+}
+
+/* From each part's lse to the whole one, and the losses. */
+static void merge_parts(const struct layer_context *context, struct head_saved *saved, struct tensor token_loss, const int32_t *targets)
+{
+    int64_t rows = layer_rows(context);
+    enum format storage = context->ops->storage;
+    struct arena_mark mark = arena_mark(context->scratch);
+    struct tensor largest = layer_vector_alloc(context, rows, context->scratch), sums = layer_vector_alloc(context, 2 * rows, context->scratch);
+    struct tensor sum = tensor_1d(sums.data, storage, rows);
+    memcpy(largest.data, saved->lse.data, (size_t)tensor_bytes(largest));
+    struct comm how = {.site = &site_tp_loss_max, .where = context->where};
+    struct buffer buffer = {largest.data, (size_t)rows, storage, storage, NULL};
+    all_reduce(context->tp->communicator, context->tp->group, &how, buffer, REDUCE_MAX);
+    context->ops->cross_entropy_part(sum, saved->lse, largest);
+    for (int64_t t = 0; t < rows; t++) {
+        bool own = saved->targets[t] >= 0;
+        double logit = own ? format_get(saved->logits.data, (size_t)(t * saved->logits.shape[1] + saved->targets[t]), storage) : 0;
+        format_set(sums.data, (size_t)(rows + t), storage, logit);
+    }
+    tensor_parallel_sum(context, &site_tp_loss_reduce, sums, storage);
+    context->ops->cross_entropy_whole(saved->lse, largest, sum);
+    for (int64_t t = 0; t < rows; t++) {
+        double loss = format_get(saved->lse.data, (size_t)t, storage) - format_get(sums.data, (size_t)(rows + t), storage);
+        format_set(token_loss.data, (size_t)t, storage, targets[t] < 0 ? 0 : loss);
+    }
+    arena_release(context->scratch, mark);
+}
 
 struct head_saved *head_forward(const struct layer_context *context, struct tensor token_loss, struct tensor x,
                                 const int32_t *targets, const struct head_weights *weights, struct arena *arena)
@@ -37,10 +87,13 @@ struct head_saved *head_forward(const struct layer_context *context, struct tens
     saved->normed = layer_matrix_alloc(context, model->dim, arena);
     ops->rmsnorm_forward(saved->normed, saved->rstd, x, weights->norm, model->norm_eps);
     tensor_round(saved->normed, precision_activation(context->precision));
-    saved->logits = layer_matrix_alloc(context, model->vocab, arena);
+    int64_t vocab = weights->output.shape[0];
+    saved->logits = layer_matrix_alloc(context, vocab, arena);
     linear_forward(context, context->precision->logits, saved->logits, saved->normed, weights->output, no_bias);
     saved->lse = layer_vector_alloc(context, rows, arena);
-    ops->cross_entropy_forward(token_loss, saved->lse, saved->logits, targets);
+    saved->targets = own_targets(context, targets, vocab, arena);
+    ops->cross_entropy_forward(token_loss, saved->lse, saved->logits, saved->targets);
+    if (context->tp) merge_parts(context, saved, token_loss, targets);
     return saved;
 }
 
@@ -52,10 +105,11 @@ void head_backward_input(const struct layer_context *context, struct tensor dx, 
     ASSERT_MESSAGE(saved->dnormed.data == NULL, "the logits are gone after one head_backward_input");
     ASSERT(weight.dims == 1 && weight.shape[0] == layer_rows(context) && weight.storage == ops->storage);
 
-    ops->cross_entropy_backward(saved->logits, saved->logits, saved->lse, targets, weight);
+    ops->cross_entropy_backward(saved->logits, saved->logits, saved->lse, context->tp ? saved->targets : targets, weight);
     tensor_round(saved->logits, context->precision->logits);
     saved->dnormed = layer_matrix_alloc(context, context->model->dim, arena);
     linear_backward_input(context, precision_activation(context->precision), saved->dnormed, saved->logits, weights->output, false);
+    column_parallel_backward(context, precision_activation(context->precision), saved->dnormed);
     ops->rmsnorm_backward_input(dx, saved->dnormed, saved->x, weights->norm, saved->rstd);
     tensor_round(dx, context->precision->residual);
 }

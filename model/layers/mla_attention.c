@@ -16,10 +16,13 @@
  *   da = dq Wqu   dc = dk Wk + dv Wv   dn = da Wqd + dc Wkd, one chain an element in this order
  *   dx = dy + rmsnorm'(dn);   dW += (gradient of the output)^T input for each matrix
  *
+ * Tensor parallelism splits Wqu by heads, each half of Wku by heads, Wo by its inputs; the down projections are whole on
+ * every rank, so the gradients of their outputs are summed (model/layers/tensor_parallel.h).
  * Latent attention: DeepSeek-V2 (2024), section 2.1. */
 #include "model/layers/attention.h"
 #include "model/layers/layers.h"
 #include "model/layers/linear.h"
+#include "model/layers/tensor_parallel.h"
 #include "model/params.h"
 #include "model/precision.h"
 
@@ -59,6 +62,9 @@ int mla_attention_params(const struct model_config *model, int layer, struct par
     ret[values] = param_matrix(layer, "attention.kv_lora_up", 2 * width, model->mla.kv_lora_rank);
     ret[last] = param_matrix(layer, "attention.out_proj", model->dim, width);
     ret[last].writes_residual = true;
+    ret[last].cut = CUT_COLUMNS;
+    ret[matrix_at(model, Q_UP)].cut = ret[values].cut = CUT_ROWS;
+    ret[values].sections = 2; /* keys and values, each by heads */
     for (int i = 1; model->bias && i <= last; i++) ret[i + last] = param_bias(&ret[i], i);
     return mla_attention_params(model, layer, NULL);
 }
@@ -115,7 +121,7 @@ void *mla_attention_forward(const struct layer_context *context, struct tensor y
     linear_forward(context, format, a->v, saved->kv_latent, half(matrix(context, weights, KV_UP), 1), half(up_bias, 1));
     attention_forward(context, a, arena);
 
-    linear_forward(context, format, y, a->viewed, matrix(context, weights, OUT), bias(context, weights, OUT));
+    row_parallel_forward(context, format, y, a->viewed, matrix(context, weights, OUT), bias(context, weights, OUT));
     ops->vector_add(y.data, x.data, y.data, (size_t)tensor_count(y));
     tensor_round(y, context->precision->residual);
     return saved;
@@ -131,13 +137,16 @@ static void backward_projections(const struct layer_context *context, struct mla
     if (has_latent_queries(context->model)) {
         saved->dq_latent = layer_matrix_alloc(context, context->model->mla.q_lora_rank, arena);
         linear_backward_input(context, format, saved->dq_latent, saved->dq, matrix(context, weights, Q_UP), false);
+        column_parallel_backward(context, format, saved->dq_latent);
         linear_backward_input(context, format, saved->dnormed, saved->dq_latent, matrix(context, weights, Q_DOWN), false);
     } else {
         linear_backward_input(context, format, saved->dnormed, saved->dq, matrix(context, weights, Q_UP), false);
+        column_parallel_backward(context, format, saved->dnormed);
     }
     saved->dkv_latent = layer_matrix_alloc(context, context->model->mla.kv_lora_rank, arena);
     linear_backward_input(context, format, saved->dkv_latent, saved->dk, half(matrix(context, weights, KV_UP), 0), false);
     linear_backward_input(context, format, saved->dkv_latent, saved->dv, half(matrix(context, weights, KV_UP), 1), true);
+    column_parallel_backward(context, format, saved->dkv_latent);
     linear_backward_input(context, format, saved->dnormed, saved->dkv_latent, matrix(context, weights, KV_DOWN), true);
 }
 

@@ -10,6 +10,8 @@
  * Backward, with dy: do[i] = w dy[token i] for each row i, dw[i] = <f(n)[i], dy[token i]>, then through each expert;
  *   dn = shared, then experts ascending, then dz Wr, each added to the one before;   dx = dy + rmsnorm'(dn).
  *
+ * Tensor parallelism splits the shared expert (w1, w3 by outputs, w2 by inputs); the others are whole on every rank, which
+ * routes and computes the same tokens as its neighbours.
  * Sparse experts: Shazeer et al. 2017; a shared expert: DeepSeekMoE (Dai et al. 2024); no drop: MegaBlocks (Gale et al. 2022). */
 #include <stdio.h>
 #include <string.h>
@@ -18,6 +20,7 @@
 #include "model/layers/layers.h"
 #include "model/layers/linear.h"
 #include "model/layers/router.h"
+#include "model/layers/tensor_parallel.h"
 #include "model/params.h"
 #include "model/precision.h"
 #include "sim/assertion.h"
@@ -53,7 +56,12 @@ int moe_params(const struct model_config *model, int layer, struct param_info *r
     if (!ret) return expert_at(model, model->moe.experts);
     ret[NORM] = param_norm(layer, "ffn_norm", model->dim);
     ret[ROUTER] = param_matrix(layer, "moe.router", model->moe.experts, model->dim);
-    if (model->moe.shared_ffn > 0) describe_network(model, layer, "shared_expert", model->moe.shared_ffn, FIRST_NETWORK, ret);
+    if (model->moe.shared_ffn > 0) {
+        describe_network(model, layer, "shared_expert", model->moe.shared_ffn, FIRST_NETWORK, ret);
+        ret[FIRST_NETWORK + W1].cut = ret[FIRST_NETWORK + W3].cut = CUT_ROWS;
+        ret[FIRST_NETWORK + W2].cut = CUT_COLUMNS;
+        if (model->bias) ret[FIRST_NETWORK + B1].cut = ret[FIRST_NETWORK + B3].cut = CUT_ROWS;
+    }
     for (int e = 0; e < model->moe.experts; e++) {
         snprintf(name, sizeof name, "experts.%d", e);
         describe_network(model, layer, name, model->moe.expert_ffn, expert_at(model, e), ret);
@@ -77,7 +85,7 @@ static struct tensor matrix_alloc(const struct layer_context *context, int64_t r
 }
 
 static void network_forward(const struct layer_context *context, struct network_saved *saved, struct tensor out, struct tensor in,
-                            const struct tensor *weights, struct arena *arena)
+                            const struct tensor *weights, bool is_cut, struct arena *arena)
 {
     enum format format = precision_activation(context->precision);
     int64_t rows = in.shape[0], ffn = weights[W1].shape[0];
@@ -90,7 +98,8 @@ static void network_forward(const struct layer_context *context, struct network_
     linear_forward(context, format, saved->up, in, weights[W3], layer_bias(context, weights, B3));
     context->ops->swiglu_forward(saved->activated, saved->gate, saved->up);
     tensor_round(saved->activated, format);
-    linear_forward(context, format, out, saved->activated, weights[W2], layer_bias(context, weights, B2));
+    if (is_cut) row_parallel_forward(context, format, out, saved->activated, weights[W2], layer_bias(context, weights, B2));
+    else linear_forward(context, format, out, saved->activated, weights[W2], layer_bias(context, weights, B2));
 }
 
 static void network_backward_input(const struct layer_context *context, struct network_saved *saved, struct tensor d_in,
@@ -171,7 +180,7 @@ static void run_experts(const struct layer_context *context, struct moe_saved *s
     saved->experts = arena_zalloc(arena, (size_t)model->moe.experts * sizeof *saved->experts);
     for (int e = 0; e < model->moe.experts; e++) {
         network_forward(context, &saved->experts[e], rows_of(saved->rows_out, routing, e), rows_of(saved->rows_in, routing, e),
-                        weights + expert_at(model, e), arena);
+                        weights + expert_at(model, e), false, arena);
     }
     memset(routed.data, 0, (size_t)tensor_bytes(routed));
     context->ops->scatter_add_rows(routed, saved->rows_out, routing->token, saved->row_weight);
@@ -197,7 +206,7 @@ void *moe_forward(const struct layer_context *context, struct tensor y, struct t
     struct tensor routed = layer_matrix_alloc(context, context->model->dim, context->scratch);
     run_experts(context, saved, routed, weights, arena);
     if (context->model->moe.shared_ffn > 0) {
-        network_forward(context, &saved->shared, y, saved->normed, weights + FIRST_NETWORK, arena);
+        network_forward(context, &saved->shared, y, saved->normed, weights + FIRST_NETWORK, true, arena);
         ops->vector_add(routed.data, routed.data, y.data, count);
         tensor_round(routed, format);
     }
@@ -239,8 +248,12 @@ void moe_backward_input(const struct layer_context *context, struct tensor dx, s
     const struct model_config *model = context->model;
 
     saved->dnormed = layer_matrix_alloc(context, model->dim, arena);
-    if (model->moe.shared_ffn > 0) network_backward_input(context, &saved->shared, saved->dnormed, dy, weights + FIRST_NETWORK, arena);
-    else memset(saved->dnormed.data, 0, (size_t)tensor_bytes(saved->dnormed));
+    if (model->moe.shared_ffn > 0) {
+        network_backward_input(context, &saved->shared, saved->dnormed, dy, weights + FIRST_NETWORK, arena);
+        column_parallel_backward(context, precision_activation(context->precision), saved->dnormed);
+    } else {
+        memset(saved->dnormed.data, 0, (size_t)tensor_bytes(saved->dnormed));
+    }
     saved->d_logits = layer_matrix_alloc(context, model->moe.experts, arena);
     struct arena_mark mark = arena_mark(context->scratch);
     struct tensor d_weight = layer_matrix_alloc(context, model->moe.top_k, context->scratch);

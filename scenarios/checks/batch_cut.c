@@ -2,8 +2,8 @@
  *
  * One step of each run in micro-batches of 1, of 2 and of all its sequences (scenarios/variations.h), and for every
  * sequence, at every place that is noted inside layers, each position's bits against the run as it is. With arithmetic
- * in fixed order they are equal, whatever the format; with --gemm openblas, whose bits depend on the shape of a product,
- * the difference of the sketches is held against 256 roundings a unit. Found is the first place in the dataflow.
+ * in fixed order they are equal, whatever the format; where sums are not (variations_are_exact), the difference of the
+ * sketches is held against 256 roundings of fp64 a unit. Found is the first place in the dataflow.
  *
  * Sequences that were not read as due on either side have no counterpart. Cost: up to three steps of each run; so with
  * "deep", where it is asked for, or where the runs differ in what they compute forward. */
@@ -34,7 +34,8 @@ static bool rows_differ(const struct record *record, const struct rows_fact *a, 
     bool equal = true;
     for (int t = 0; t < record->config.model.seq && equal; t++) equal = a->row[t] == b->row[t];
     *ret_by = equal ? 0 : relative_difference(a, b);
-    *ret_limit = strcmp(record->gemm, "fixed") ? 256 * precision_roundoff(&record->config.precision) * (a->unit + 1) : 0;
+    bool exact = variations_are_exact(&record->config, record->gemm);
+    *ret_limit = exact ? 0 : 256 * precision_roundoff(&record->config.precision) * (a->unit + 1);
     return !equal && !(*ret_by <= *ret_limit && *ret_limit > 0);
 }
 

@@ -32,7 +32,7 @@ static size_t trained_elements(const struct record *record, int unit)
     size_t sum = 0;
     for (int p = 0; p < record->params.count; p++) {
         const struct param *param = &record->params.params[p];
-        if (param->unit == unit && !record->frozen[p]) sum += padded(param->rows * param->columns);
+        if (param->unit == unit && !record->frozen[p]) sum += padded(facts_elements_of(record, p));
     }
     return sum;
 }

@@ -41,8 +41,9 @@ static void add_unit_bytes(const struct record *record, int unit, struct bytes *
     for (int p = 0; p < record->params.count; p++) {
         const struct param *param = &record->params.params[p];
         if (param->unit != unit) continue;
-        int64_t full = padded(param->rows * param->columns), rows = (param->rows + layout->dp_shard - 1) / layout->dp_shard;
-        int64_t own = whole ? full : rows * param->columns, moments = record->frozen[p] ? 0 : own;
+        int64_t elements = facts_elements_of(record, p), cut_rows = facts_rows_of(record, p), columns = elements / cut_rows;
+        int64_t full = padded(elements), rows = (cut_rows + layout->dp_shard - 1) / layout->dp_shard;
+        int64_t own = whole ? full : rows * columns, moments = record->frozen[p] ? 0 : own;
         sum->param += whole ? full : own;
         sum->grad += full + moments;
         sum->optimizer += 2 * moments + (whole && apart ? own : 0);

@@ -135,7 +135,7 @@ static void check_copies(const struct evidence *e, struct check_output *output, 
 static bool same_rows(const struct tensor_fact *a, const struct tensor_fact *b)
 {
     return a->step == b->step && a->kind == b->kind && a->param == b->param && a->unit == b->unit &&
-           a->first == b->first && a->elements == b->elements;
+           a->part == b->part && a->first == b->first && a->elements == b->elements;
 }
 
 /* Entries first .. end-1, the tied copy of a parameter, against the same rows where the parameter has its place

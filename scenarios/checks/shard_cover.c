@@ -32,8 +32,7 @@ static void find_rows(const struct evidence *e, struct check_output *output, con
 static void check_tensor(const struct evidence *e, struct check_output *output, const struct tensor_entry *first,
                          int count)
 {
-    const struct param *param = &e->parallel->params.params[first->fact->param];
-    int64_t elements = param->rows * param->columns;
+    int64_t elements = facts_elements_of(e->parallel, first->fact->param);
     bool done = false;
     for (int replica = 0; !done; replica++) {
         int64_t next = 0;
@@ -70,7 +69,7 @@ static void run(const struct evidence *e, struct check_output *output)
         int end = i;
         while (end < groups.count && groups.entries[end].fact->step == fact->step &&
                groups.entries[end].fact->kind == fact->kind && groups.entries[end].fact->param == fact->param &&
-               groups.entries[end].fact->unit == fact->unit)
+               groups.entries[end].fact->unit == fact->unit && groups.entries[end].fact->part == fact->part)
             end++;
         check_tensor(e, output, &groups.entries[i], end - i);
         i = end;
