@@ -82,6 +82,9 @@ struct norm_fact { int step; double local /* of what this rank owns, each elemen
 /* One gradient reduction, as its call was given it and as it gave it back: sketches, linear but for the last value. The
  * second ones (hsdp.replicate_reduce, tied.grad_reduce) reduce a unit once a step: microbatch -1, bucket is the unit. */
 struct reduction_fact { const struct site *site; int step, microbatch, bucket; int parts; const double *sent /* [parts * 5]: what goes to each member; one where all get the same */; double received[5]; int bits; int64_t values /* significant bits of what came out (model/precision.h) */; };
+/* One sum over tensor-parallel ranks, in the order in which a rank makes them: what it gave and what it got, as sketches;
+ * with train_options.watch. */
+struct sum_fact { const struct site *site; int step, microbatch, unit; double sent[5], received[5]; };
 /* train.check_finite: what a rank says of its input to a reduction, and whether that was finite. */
 struct finite_fact { int step, microbatch, unit /* of the bucket's first piece */; bool said, was; };
 /* Loss scaling: what the loss was multiplied by, whether a gradient that is not finite was found, here and anywhere,
@@ -120,6 +123,7 @@ struct rank_record {
     RECORD_VECTOR(struct gradient_fact) gradients;
     RECORD_VECTOR(struct factor_fact) factors;
     RECORD_VECTOR(struct reduction_fact) reductions;
+    RECORD_VECTOR(struct sum_fact) sums;
     RECORD_VECTOR(struct finite_fact) finites;
     RECORD_VECTOR(struct sync_fact) syncs;
     RECORD_VECTOR(struct choice_fact) choices;

@@ -16,6 +16,8 @@
 #include "model/sites.h"
 #include "sim/arena.h"
 
+struct rank_record;
+
 /* ---- parameters: the list of each unit, in a fixed order ----
  * A layer's are those of its blocks, one block after the other (model/layers.def); a block numbers its own from 0. */
 enum { PARAM_NONE = -1 };
@@ -55,6 +57,8 @@ struct layer_context {                    /* what is the same for all layers of 
     struct arena *scratch;                /* released before return */
     struct site_plan *plan;               /* NULL in a healthy run */
     struct where where;
+    struct rank_record *record;           /* where decisions are noted; NULL: nowhere */
+    bool watch;                           /* of train_options: sums over tp are noted there too */
     /* Where the values inside a block are looked at: rows of [T, width] at a site; part: which of the site's several
      * tensors. NULL: nobody looks. */
     void (*note)(void *owner, const struct site *site, int part, struct tensor rows); void *note_owner;

@@ -7,7 +7,7 @@
 
 bool call_due(const struct run_config *config, const struct site *site, struct call_due *ret)
 {
-    const char *model = config->layout.zero == ZERO_0 ? "pp" : "model";
+    const char *model = config->layout.zero == ZERO_0 && config->layout.tp == 1 ? "pp" : "model";
     const struct call_due table[] = {
         {&site_fsdp_unshard, "all_gather", NULL, "dp_shard"},
         {&site_fsdp_reduce_grad, "reduce_scatter", "sum", "dp_shard"},
@@ -18,6 +18,11 @@ bool call_due(const struct run_config *config, const struct site *site, struct c
         {&site_loss_report_reduce, "all_reduce", "avg", "dp"},
         {&site_clip_norm_reduce, "all_reduce", "sum", model},
         {&site_amp_found_inf_reduce, "all_reduce", "max", model},
+        {&site_tp_embedding_reduce, "all_reduce", "sum", "tp"},
+        {&site_tp_row_reduce, "all_reduce", "sum", "tp"},
+        {&site_tp_input_grad_reduce, "all_reduce", "sum", "tp"},
+        {&site_tp_loss_reduce, "all_reduce", "sum", "tp"},
+        {&site_tp_loss_max, "all_reduce", "max", "tp"},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         if (table[i].site != site) continue;

@@ -13,7 +13,8 @@ static const int32_t *own_rows(const struct layer_context *context, const int32_
 {
     int64_t count = layer_rows(context), first = rows * context->tp->group->me;
     int32_t *own = arena_alloc(context->scratch, (size_t)count * sizeof *own);
-    for (int64_t t = 0; t < count; t++) own[t] = tokens[t] >= first && tokens[t] < first + rows ? (int32_t)(tokens[t] - first) : -1;
+    int64_t begin = layer_choice(context, &site_tp_vocab_range, 0, true) ? first : first + 1; /* a range that begins one late */
+    for (int64_t t = 0; t < count; t++) own[t] = tokens[t] >= begin && tokens[t] < first + rows ? (int32_t)(tokens[t] - first) : -1;
     return own;
 }
 

@@ -6,6 +6,7 @@
  * backward_weight reads its dy; the order of the blocks' weight gradients is that of the backward. */
 #include "model/layers/layers.h"
 
+#include "model/choices.h"
 #include "model/deviations.h"
 
 #include "sim/assertion.h"
@@ -32,6 +33,12 @@ struct layer_blocks layer_blocks(const struct model_config *model, int layer)
 void layer_note(const struct layer_context *context, const struct site *site, int part, struct tensor rows)
 {
     if (context->note != NULL) context->note(context->note_owner, site, part, rows);
+}
+
+bool layer_choice(const struct layer_context *context, const struct site *site, int unit, bool due)
+{
+    if (!context->record) return decision_site(context->plan, site, context->where, due, due);
+    return choice_site(context->plan, context->record, site, context->where, unit, due);
 }
 
 void layer_tensor(const struct layer_context *context, const struct site *site, int part, struct tensor rows)

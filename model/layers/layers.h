@@ -49,6 +49,9 @@ struct layer_blocks layer_blocks(const struct model_config *model, int layer);
 void layer_tensor(const struct layer_context *context, const struct site *site, int part, struct tensor rows);
 void layer_note(const struct layer_context *context, const struct site *site, int part, struct tensor rows);
 
+/* A decision that always falls out as due, noted for the checks. unit: 0 the embedding, 1 .. layers, layers + 1 the head. */
+bool layer_choice(const struct layer_context *context, const struct site *site, int unit, bool due);
+
 static inline int64_t layer_rows(const struct layer_context *context) { return context->batch * context->seq; }
 
 /* An uninitialised [T] or [T, columns] of the run's storage. */

@@ -1,16 +1,29 @@
 /* tensor_parallel: see tensor_parallel.h. */
 #include "model/layers/tensor_parallel.h"
 
-#include "model/deviations.h"
 #include "model/layers/linear.h"
 #include "model/precision.h"
+#include "model/record.h"
+#include "model/vectors.h"
+
+static int unit_of(const struct layer_context *context, const struct site *site)
+{
+    if (context->where.layer >= 0) return context->where.layer + 1;
+    return site == &site_tp_embedding_reduce ? 0 : context->model->layers + 1;
+}
 
 void tensor_parallel_sum(const struct layer_context *context, const struct site *site, struct tensor values, enum format wire)
 {
     if (!context->tp) return;
     struct comm how = {.site = site, .where = context->where};
-    struct buffer buffer = {values.data, (size_t)tensor_count(values), values.storage, wire, NULL};
-    all_reduce(context->tp->communicator, context->tp->group, &how, buffer, REDUCE_SUM);
+    size_t count = (size_t)tensor_count(values);
+    bool watch = context->watch && context->record;
+    struct sum_fact fact = {.site = site, .step = context->where.step, .microbatch = context->where.microbatch, .unit = unit_of(context, site)};
+    if (watch) context->ops->vector_sketch(fact.sent, values.data, count);
+    all_reduce(context->tp->communicator, context->tp->group, &how, (struct buffer){values.data, count, values.storage, wire, NULL}, REDUCE_SUM);
+    if (!watch) return;
+    context->ops->vector_sketch(fact.received, values.data, count);
+    record_push(context->record, sums, fact);
 }
 
 void row_parallel_forward(const struct layer_context *context, enum format format, struct tensor y, struct tensor x,
@@ -20,7 +33,7 @@ void row_parallel_forward(const struct layer_context *context, enum format forma
         linear_forward(context, format, y, x, weight, bias);
         return;
     }
-    bool after = decision_site(context->plan, &site_tp_bias, context->where, true, true);
+    bool after = layer_choice(context, &site_tp_bias, context->layer + 1, true);
     linear_forward(context, format, y, x, weight, after ? (struct tensor){.data = NULL} : bias);
     tensor_parallel_sum(context, &site_tp_row_reduce, y, format);
     if (after && bias.data != NULL) context->ops->bias_forward(y, bias);
