@@ -55,7 +55,7 @@ static inline struct run_config small_config(void)
                                          .grad_clip = 1};
     config.layout = (struct layout){.pp = 2,
                                     .dp_replicate = 1,
-                                    .dp_shard = 3,
+                                    .dp_shard = 3, .tp = 1,
                                     .microbatches = 5,
                                     .schedule = "1F1B",
                                     .zero = ZERO_3,

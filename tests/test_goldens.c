@@ -52,13 +52,13 @@ static const struct golden_case cases[] = {
 };
 enum { CASE_PANGU_MOE = 3, CASE_VIEW = 5, CASES = sizeof cases / sizeof cases[0] };
 static const struct layout layouts[] = {
-    {.pp = 1, .dp_replicate = 1, .dp_shard = 1, .microbatches = 1, .schedule = "1F1B", .zero = ZERO_0},
-    {.pp = 2, .dp_replicate = 1, .dp_shard = 3, .microbatches = 2, .schedule = "1F1B", .zero = ZERO_3, .reshard_after_forward = true,
+    {.pp = 1, .dp_replicate = 1, .dp_shard = 1, .tp = 1, .microbatches = 1, .schedule = "1F1B", .zero = ZERO_0},
+    {.pp = 2, .dp_replicate = 1, .dp_shard = 3, .tp = 1, .microbatches = 2, .schedule = "1F1B", .zero = ZERO_3, .reshard_after_forward = true,
      .reduce_op = FSDP_REDUCE_AVG, .sync = SYNC_EACH_MICROBATCH},
-    {.pp = 2, .dp_replicate = 2, .dp_shard = 1, .microbatches = 3, .schedule = "GPipe", .zero = ZERO_0, .reduce_op = FSDP_REDUCE_SUM, .send_sync = true},
+    {.pp = 2, .dp_replicate = 2, .dp_shard = 1, .tp = 1, .microbatches = 3, .schedule = "GPipe", .zero = ZERO_0, .reduce_op = FSDP_REDUCE_SUM, .send_sync = true},
     /* The batch in one piece, for cases that cannot be cut. */
-    {.pp = 2, .dp_replicate = 1, .dp_shard = 1, .microbatches = 1, .schedule = "GPipe", .zero = ZERO_0, .send_sync = true},
-    {.pp = 3, .dp_replicate = 1, .dp_shard = 1, .microbatches = 1, .schedule = "1F1B", .zero = ZERO_3, .reshard_after_forward = true},
+    {.pp = 2, .dp_replicate = 1, .dp_shard = 1, .tp = 1, .microbatches = 1, .schedule = "GPipe", .zero = ZERO_0, .send_sync = true},
+    {.pp = 3, .dp_replicate = 1, .dp_shard = 1, .tp = 1, .microbatches = 1, .schedule = "1F1B", .zero = ZERO_3, .reshard_after_forward = true},
 };
 enum { LAYOUTS = sizeof layouts / sizeof layouts[0] };
 

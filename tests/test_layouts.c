@@ -27,7 +27,7 @@ static struct scenario make(int pp, int dp, int microbatches, int zero, bool gpi
         .data = {text, text_bytes, PACKING_DOCUMENTS},
         .train = {.steps = 2, .global_batch = 2 * dp * microbatches, .optimizer = OPTIMIZER_ADAMW, .lr = 1e-3, .beta1 = .9,
                   .beta2 = .95, .eps = 1e-8, .weight_decay = .1, .grad_clip = 1},
-        .layout = {.pp = pp, .dp_replicate = 1, .dp_shard = dp, .microbatches = microbatches, .zero = zero, .send_sync = turn % 3 == 1,
+        .layout = {.pp = pp, .dp_replicate = 1, .dp_shard = dp, .tp = 1, .microbatches = microbatches, .zero = zero, .send_sync = turn % 3 == 1,
                    .reshard_after_forward = zero == 3 && turn % 4 < 2, .reduce_op = turn % 5 < 2 ? FSDP_REDUCE_SUM : FSDP_REDUCE_AVG,
                    .sync = turn % 6 < 2 ? SYNC_EACH_MICROBATCH : SYNC_LAST_MICROBATCH},
         .machine = {8, 400, 3, 400, 8, 50}}};

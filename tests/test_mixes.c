@@ -30,7 +30,7 @@ static void draw_layout(struct random_stream *r, struct run_config *config)
 {
     static const int stages[] = {1, 2, 3, 4, 8}, replicas[] = {1, 1, 2, 3}, shards[] = {1, 2, 3, 5}, alignments[] = {1, 3, 8};
     struct layout *l = &config->layout;
-    *l = (struct layout){.pp = ONE_OF(r, stages), .dp_replicate = ONE_OF(r, replicas), .dp_shard = ONE_OF(r, shards),
+    *l = (struct layout){.pp = ONE_OF(r, stages), .dp_replicate = ONE_OF(r, replicas), .dp_shard = ONE_OF(r, shards), .tp = 1,
                          .zero = drawn(r, 4), .microbatches = 1 + drawn(r, 5), .send_sync = drawn(r, 2)};
     l->reshard_after_forward = l->zero == ZERO_3 && drawn(r, 2);
     l->prefetch = l->zero == ZERO_3 ? drawn(r, 4) : 0;
@@ -98,6 +98,33 @@ static void draw_adapter(struct random_stream *r, struct run_config *config)
     if (t->grad_norm == GRAD_NORM_INF) t->grad_clip *= 0.03;
 }
 
+/* Tensor parallelism, latent attention, experts. Where the router's choice hangs on rounding that the layout changes (a
+ * narrow format, sums over tp), two healthy runs may choose otherwise: those are not drawn together. */
+static void draw_kind(struct random_stream *r, struct run_config *config)
+{
+    static const int ranks[] = {1, 1, 1, 2, 3};
+    struct model_config *m = &config->model;
+    int tp = config->layout.tp = ONE_OF(r, ranks);
+    if (layout_ranks(&config->layout) > 72) tp = config->layout.tp = 1;
+    if (tp > 1) {
+        m->heads = 6;
+        m->head_dim = 2;
+        m->kv_heads = drawn(r, 2) ? tp : 6;
+        m->ffn = 18;
+        m->vocab = 258;
+    }
+    if (drawn(r, 4) == 0) {
+        m->attention = ATTENTION_MLA;
+        m->kv_heads = m->heads;
+        m->mla = (struct mla_config){drawn(r, 3) ? 5 : 0, 4};
+    }
+    if (drawn(r, 4) == 0 && (tp == 1 || precision_is_plain(&config->precision))) {
+        m->moe = (struct moe_config){.experts = 5, .top_k = 1 + drawn(r, 3), .expert_ffn = 6, .shared_ffn = drawn(r, 2) ? 12 : 0, .dense = {1},
+                                     .score = (enum moe_score)drawn(r, 2), .normalize = (enum moe_normalize)drawn(r, 3), .routed_scaling = 1.5};
+        m->initial = INITIAL_PYTORCH;
+    }
+}
+
 static struct scenario make(int number)
 {
     char name[32];
@@ -108,6 +135,7 @@ static struct scenario make(int number)
     draw_layout(&stream, &s.config);
     draw_precision(&stream, &s.config);
     draw_adapter(&stream, &s.config);
+    draw_kind(&stream, &s.config);
     return s;
 }
 
@@ -115,9 +143,9 @@ static const char *describe(int number, const struct run_config *c, char text_of
 {
     const struct layout *l = &c->layout;
     snprintf(text_of, 800,
-             "case %d: pp %d dp_replicate %d dp_shard %d zero %d %s m %d %s %s%s buckets %d/%d prefetch %d all_reduce %s %s param %s compute %s "
+             "case %d: tp %d%s%s pp %d dp_replicate %d dp_shard %d zero %d %s m %d %s %s%s buckets %d/%d prefetch %d all_reduce %s %s param %s compute %s "
              "reduce %s accumulate %s residual %s%s frozen '%s' adapter %d %d %s norm %s",
-             number, l->pp, l->dp_replicate, l->dp_shard, l->zero, l->schedule, l->microbatches,
+             number, l->tp, c->model.attention == ATTENTION_MLA ? " mla" : "", c->model.moe.experts ? " moe" : "", l->pp, l->dp_replicate, l->dp_shard, l->zero, l->schedule, l->microbatches,
              l->sync == SYNC_EACH_MICROBATCH ? "each" : "last", l->reduce_op == FSDP_REDUCE_SUM ? "sum" : "avg",
              l->reshard_after_forward ? " reshard" : "", l->bucket_elements, l->bucket_alignment, l->prefetch, l->all_reduce,
              loss_convention_of(c)->name, format_traits[c->precision.param].name, format_traits[c->precision.compute].name,

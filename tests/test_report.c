@@ -105,7 +105,7 @@ static void fill_config(struct run_config *config)
     config->model = (struct model_config){
         .layers = 2, .dim = 6, .heads = 3, .kv_heads = 3, .head_dim = 2, .ffn = 10, .vocab = 13, .seq = SEQ};
     config->train = (struct train_config){.steps = STEPS, .global_batch = D * M};
-    config->layout = (struct layout){.pp = PP, .dp_replicate = 1, .dp_shard = D, .microbatches = M, .schedule = "1F1B",
+    config->layout = (struct layout){.pp = PP, .dp_replicate = 1, .dp_shard = D, .tp = 1, .microbatches = M, .schedule = "1F1B",
                                      .layers_per_stage = {1, 1}, .zero = ZERO_3, .reduce_op = FSDP_REDUCE_AVG};
 }
 
