@@ -259,7 +259,7 @@ static bool fail_parameter(struct entry *e, const char *name, unsigned takes)
 /* An expression must be one and give a finite number; a message can only be scaled by what the layout tells. */
 static bool check_expression(struct entry *e)
 {
-    struct layout any = {.pp = 2, .dp_replicate = 1, .dp_shard = 2, .microbatches = 2};
+    struct layout any = {.pp = 2, .dp_replicate = 1, .dp_shard = 2, .tp = 1, .microbatches = 2};
     bool communication = e->draft.entry.deviation && e->draft.entry.deviation->kind == SITE_COMMUNICATION;
     struct factor_numbers numbers = fault_numbers(&any, communication ? NAN : 2);
     struct error error = {0};
