@@ -20,9 +20,11 @@
  *
  * SCORE. gap = max(0, |D - d| - f), size = max(|D|, |d|):
  *     agreement = (1 / (1 + gap / (0.02 size + f)) + 1 - gap / (|D| + |d| + f)) / 2
- * The first step, where nothing but the cause itself can differ, counts as much as all later ones together, twice as
- * much where the standalone curve is another model's; there the later steps count half by agreement, half by shape: the
- * cosine between the two rows of differences. The score is the mean over channels, from 0 to 1.
+ * The first step, where nothing but the cause itself can differ, counts as much as all later ones together. Where the
+ * standalone curve is another model's, it counts twice as much; a step counts half by agreement, half by likeness, which
+ * is 0 where only one of D and d is above f, else 1 - |ln |D / d|| / ln 100, at least 0; and the later steps together
+ * count half by that, half by shape: the cosine between the two rows of differences, without its sign (a cause that
+ * disturbs numbers at random has another sign in another model). The score is the mean over channels, from 0 to 1.
  *
  * CLASSES. Candidates whose own simulated differences agree within f in every channel given cannot be told apart by these
  * curves: they form one class, ordered by the nearest digits. separate_by lists what would tell a candidate from the

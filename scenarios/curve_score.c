@@ -151,7 +151,16 @@ static double agreement(double given, double simulated, double least)
     return (1 / (1 + gap / (0.02 * size + least)) + 1 - gap / (fabs(given) + fabs(simulated) + least)) / 2;
 }
 
-/* The cosine between the rows of differences behind the first step; what is below its floor counts as 0. */
+/* Are both seen, and of what size: in another model a cause that disturbs numbers at random has another sign. */
+static double likeness(double given, double simulated, double least)
+{
+    if (!isfinite(simulated)) return 0;
+    bool is_seen = fabs(given) > least, is_due = fabs(simulated) > least;
+    if (is_seen != is_due) return 0;
+    return is_seen ? fmax(0, 1 - fabs(log(fabs(given / simulated))) / log(100)) : 1;
+}
+
+/* The cosine, without its sign, between the rows of differences behind the first step; what is below its floor counts as 0. */
 static double shape(const struct curve_diagnosis *d, const struct curve_runs *runs, const struct curve_trace *trace, enum curve_channel channel, enum curve_channel simulated, int first)
 {
     double product = 0, given_size = 0, simulated_size = 0;
@@ -166,7 +175,7 @@ static double shape(const struct curve_diagnosis *d, const struct curve_runs *ru
     }
     if (given_size == 0 && simulated_size == 0) return 1;
     if (given_size == 0 || simulated_size == 0) return 0;
-    return fmax(0, product / sqrt(given_size * simulated_size));
+    return fabs(product) / sqrt(given_size * simulated_size);
 }
 
 static double score_channel(const struct curve_diagnosis *d, const struct curve_runs *runs, const struct curve_trace *trace, enum curve_channel channel, bool reads_backward)
@@ -175,7 +184,9 @@ static double score_channel(const struct curve_diagnosis *d, const struct curve_
     int first = d->step[0] == 0 ? 1 : 0;
     double at_first = 0, later = 0;
     for (int p = 0; p < d->points; p++) {
-        double one = agreement(d->difference[channel][p], curve_simulated(runs, trace, simulated, d->step[p]), d->floor[channel][p]);
+        double given = d->difference[channel][p], due = curve_simulated(runs, trace, simulated, d->step[p]), least = d->floor[channel][p];
+        double one = agreement(given, due, least);
+        if (!d->same_model) one = (one + likeness(given, due, least)) / 2;
         if (p < first) at_first = one;
         else later += one / (d->points - first);
     }

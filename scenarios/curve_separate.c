@@ -5,7 +5,7 @@
  *     a channel that was not given, at the first step at which two of them differ;
  *     a vector noted from the run (curve_observations.def), likewise;
  *     the scenario with one key changed (below), both curves taken anew: the first channel and step at which they differ.
- * Each leader gets the fewest that tell it from the others, greedily: always the one that tells it from most, of equal
+ * Each leader, and each of the rest against them, gets the fewest that tell it from the others, greedily: always the one that tells it from most, of equal
  * ones the first in this order. What none tells apart stands in alike. */
 #include <math.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "scenarios/curve_diagnosis.h"
 #include "sim/arena.h"
 
-enum { LEADERS = 12, CHANGED_LEADERS = 8, CHANGED_STEPS = 2, CHANGES_MAX = 8 };
+enum { LEADERS = 12, CHANGED_LEADERS = 6, CHANGED_STEPS = 2, CHANGES_MAX = 8 };
 static const double score_near = 0.25;
 
 static const char *const channel_names[CURVE_CHANNELS] = {"the printed loss", "the loss that backward is called on", "the gradient norm"};
@@ -238,6 +238,22 @@ static void take_leaders(struct scene *s)
     s->changed_count = s->count < CHANGED_LEADERS ? s->count : CHANGED_LEADERS;
 }
 
+/* Those not in front against those in front, by what was noted of their runs. */
+static void separate_others(struct scene *s)
+{
+    int leaders = s->count;
+    for (int i = 0; i < s->d->candidates_count; i++) {
+        struct curve_candidate *c = &s->d->candidates[i];
+        bool is_leader = false;
+        for (int l = 0; l < leaders; l++) is_leader = is_leader || s->leader[l] == c;
+        if (is_leader) continue;
+        s->leader[leaders] = c;
+        s->count = leaders + 1;
+        separate_one(s, leaders, c);
+    }
+    s->count = leaders;
+}
+
 /* What stays hidden is held against a healthy run alone: that is the question then. */
 static bool separate_hidden(struct scene *s, const struct curve_options *options, struct error *error)
 {
@@ -289,6 +305,7 @@ bool curve_separate(struct curve_diagnosis *d, const struct curve_runs *runs, co
             good = run_change(d, runs, options, &s->changes[i], s->leader, s->changed_count, error);
         }
         for (int i = 0; i < s->count && good; i++) separate_one(s, i, (struct curve_candidate *)s->leader[i]);
+        if (good) separate_others(s);
     }
     free(s);
     return good;

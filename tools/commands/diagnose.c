@@ -84,7 +84,8 @@ static void print_table(const struct curve_diagnosis *d, const struct terminal *
         heads[columns++] = titles[k];
         heads[columns++] = "noise";
     }
-    struct table *table = table_new(columns, heads, "rrrrrrr");
+    static const char align[] = "rrrrrrr";
+    struct table *table = table_new(columns, heads, align + (sizeof align - 1) - columns);
     for (int p = 0; p < d->points; p++) {
         table_add(table, STYLE_PLAIN, "%d", d->step[p]);
         for (int k = 0; k < CURVE_CHANNELS; k++) {
