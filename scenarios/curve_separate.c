@@ -5,8 +5,9 @@
  *     a channel that was not given, at the first step at which two of them differ;
  *     a vector noted from the run (curve_observations.def), likewise;
  *     the scenario with one key changed (below), both curves taken anew: the first channel and step at which they differ.
- * Each leader, and each of the rest against them, gets the fewest that tell it from the others, greedily: always the one that tells it from most, of equal
- * ones the first in this order. What none tells apart stands in alike. */
+ * Each leader, and each of the rest against them (without changed keys), gets the fewest that tell it from the others,
+ * greedily: always the one that tells it from most, of equal ones the first in this order. What none tells apart stands
+ * in alike. What differs only in how hpsim itself carries a run out (memory, time) is no observation. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -52,7 +52,6 @@ static void observe_ranks(const struct record *record, int step, enum curve_obse
         const struct rank_record *rank = &record->rank[r];
         const struct norm_fact *norm = facts_norm(rank, step);
         const struct count_fact *count = facts_count(rank, step);
-        if (which == OBSERVE_MEMORY) put(list, (double)rank->peak_bytes);
         if (which == OBSERVE_COUNT && count) put(list, count->valid_global);
         if (which == OBSERVE_NORM_BY_RANK && norm) put(list, norm->norm);
         if (which == OBSERVE_NORM_BY_RANK && norm) put(list, norm->coefficient);

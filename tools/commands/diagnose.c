@@ -101,12 +101,33 @@ static void print_table(const struct curve_diagnosis *d, const struct terminal *
     table_free(table);
 }
 
+/* The observation that would show most of what stays hidden. */
+static void print_best_look(const struct curve_diagnosis *d, const struct terminal *t)
+{
+    int best = 0, best_count = 0;
+    for (int i = 0; i < d->candidates_count; i++) {
+        int count = 0;
+        for (int j = 0; j < d->candidates_count && d->candidates[i].separate_count; j++) {
+            const struct curve_candidate *c = &d->candidates[j];
+            count += c->separate_count && !strcmp(c->separate_by[0], d->candidates[i].separate_by[0]);
+        }
+        if (count > best_count) {
+            best = i;
+            best_count = count;
+        }
+    }
+    terminal_print(t, STYLE_PLAIN, "so do those of %d faults here", d->candidates_count);
+    if (best_count) terminal_print(t, STYLE_PLAIN, "; %d of these would be shown by %s", best_count, d->candidates[best].separate_by[0]);
+    terminal_print(t, STYLE_PLAIN, "\n");
+}
+
 static void print_verdict(const struct curve_diagnosis *d, const struct terminal *t)
 {
     const struct curve_candidate *best = d->candidates_count ? &d->candidates[0] : NULL;
     if (d->verdict == CURVE_NOT_VISIBLE) {
         terminal_print(t, STYLE_GOOD, "NOT VISIBLE here");
-        terminal_print(t, STYLE_PLAIN, ": the curves agree within their noise, as those of a healthy run do, and of %d faults too\n", d->candidates_count);
+        terminal_print(t, STYLE_PLAIN, ": the curves agree within their noise, as those of a healthy run do\n");
+        print_best_look(d, t);
     } else if (d->verdict == CURVE_UNEXPLAINED) {
         terminal_print(t, STYLE_WARN, "UNEXPLAINED");
         terminal_print(t, STYLE_PLAIN, ": no fault of the catalogue, alone and in this layout, makes these curves; the nearest are shown\n");
