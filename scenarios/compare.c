@@ -24,8 +24,7 @@ void difference_set(struct comparison *c, struct difference *d, double error, do
     d->wrong = d->above_screen;
 }
 
-/* sum over micro-batches of the scalar that backward was called on, over data ranks as the reduction combines. */
-static double total_loss(const struct record *record, int step)
+double comparison_total_loss(const struct record *record, int step)
 {
     double sum = 0;
     for (int r = 0; r < record->ranks; r++) {
@@ -60,8 +59,8 @@ static void compare_step(struct comparison *c, int step)
     double terms = facts_tokens(b, step).positions * (step + 1) * (step + 1);
     const struct report_fact *report = facts_report(&a->rank[0], step);
     const struct norm_fact *norm_a = facts_norm(&a->rank[0], step), *norm_b = facts_norm(&b->rank[0], step);
-    s->loss_parallel = total_loss(a, step);
-    s->loss_standalone = total_loss(b, step);
+    s->loss_parallel = comparison_total_loss(a, step);
+    s->loss_standalone = comparison_total_loss(b, step);
     s->loss_logged = report ? report->logged : NAN;
     s->norm_parallel = norm_a ? norm_a->norm : NAN;
     s->norm_standalone = norm_b ? norm_b->norm : NAN;

@@ -68,6 +68,8 @@ const struct difference *comparison_forward(const struct comparison *c, int step
 const struct difference *comparison_backward(const struct comparison *c, int step, int unit, int sequence);
 const struct difference *comparison_gradient(const struct comparison *c, int step, int param);
 const struct difference *comparison_param(const struct comparison *c, int step, int param); /* step -1: initial */
+/* Sum over micro-batches of the scalar that backward was called on, over data ranks as the reduction combines. */
+double comparison_total_loss(const struct record *record, int step);
 /* No parameter of this unit (the head: with the tied embedding) is wrong after `step`. */
 bool comparison_unit_params_agree(const struct comparison *c, int step, int unit);
 /* error of that, the largest. */

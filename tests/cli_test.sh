@@ -49,7 +49,7 @@ check "no such file" 2 "$hpsim" "$work/none.json";      says err "none.json"; si
 check "unknown coroutine" 2 "$hpsim" "$small" --coroutine fiber; says err "not in this build"
 check "unknown cpu path" 2 "$hpsim" "$small" --cpu-path z80; silent out
 check "unknown check" 2 "$hpsim" "$small" --checks orakle; says err "did you mean oracle"
-for command in campaign schedule plan diagnose compare fuzz replay; do
+for command in campaign schedule plan compare fuzz replay; do
     check "$command later" 2 "$hpsim" $command x;       says err "is not there yet"
 done
 for option in --bisect --html --certify --trace; do
@@ -60,7 +60,7 @@ check "explain unknown" 2 "$hpsim" explain los "$small"; says err "did you mean 
 
 # ---- help, from the tables ----
 check "help" 0 "$hpsim" --help;                         says out "campaign"; silent err
-for command in run test explain validate schema faults sites checks; do
+for command in run test explain diagnose validate schema faults sites checks; do
     check "$command help" 0 "$hpsim" $command --help;   says out "usage: hpsim $command"
 done
 check "version" 0 "$hpsim" --version;                   says out "hpsim "

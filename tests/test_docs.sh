@@ -1,7 +1,7 @@
 #!/bin/sh
 # What the pages under docs/ show is what hpsim prints: every block fenced as ```console is run again, command by command
 # (lines that begin with "$ hpsim"), and held against the lines behind it. A line "..." stands for any number of lines, none
-# too. A block fenced as ```json NAME is the file NAME from there on. Commands run in a folder that has scenarios/ and these
+# too. A block fenced as ```json NAME or ```csv NAME is the file NAME from there on. Commands run in a folder that has scenarios/ and these
 # files. docs/scenario.md is what hpsim schema --markdown prints, and docs/symptoms.md names every fault.
 # usage: test_docs.sh HPSIM SOURCE_ROOT [PAGE...]
 hpsim=$(realpath "$1")
@@ -39,7 +39,7 @@ for page in "$@"; do
     mkdir "$work/run" && ln -s "$root/scenarios" "$work/run/scenarios" || exit 99
     awk -v work="$work" '
         /^```console$/ { inside = 1; next }
-        /^```json [A-Za-z0-9_]+\.json$/ { n++; name = sprintf("%04d", n); file = work "/step." name; print "file " $2 > file; filling = 1; next }
+        /^```(json|csv) [A-Za-z0-9_]+\.(json|csv)$/ { n++; name = sprintf("%04d", n); file = work "/step." name; print "file " $2 > file; filling = 1; next }
         /^```/ { inside = 0; filling = 0; next }
         filling { print > file }
         inside && /^\$ / { n++; name = sprintf("%04d", n); print "command " substr($0, 3) > (work "/step." name); printf "" > (work "/shown." name); next }

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include "scenarios/locale_c.h"
 #include "scenarios/spelling.h"
 #include "sim/arena.h"
 
@@ -57,6 +58,19 @@ static bool parse_integer(const char *option, const char *text, uint64_t low, ui
         return error_input(error, "--%s \"%s\" is not a whole number from %llu to %llu", option, foreign(text, shown),
                            (unsigned long long)low, (unsigned long long)high);
     }
+    *ret_value = value;
+    return true;
+}
+
+/* Above 0, below 1, with a decimal point in every locale. */
+static bool parse_fraction(const char *option, const char *text, double *ret_value, struct error *error)
+{
+    struct locale_c locale = locale_c_enter();
+    char *end = NULL, shown[FOREIGN_TEXT];
+    double value = strtod(text, &end);
+    locale_c_leave(locale);
+    if (end == text || *end || !(value > 0 && value < 1))
+        return error_input(error, "--%s \"%s\" is not a number between 0 and 1, such as 1e-3", option, foreign(text, shown));
     *ret_value = value;
     return true;
 }
@@ -151,6 +165,9 @@ static bool parse_value(struct options *options, enum option_id id, const char *
     case OPTION_CPU_PATH: options->cpu_path = value; return true;
     case OPTION_COROUTINE: options->coroutine = value; return true;
     case OPTION_JSON: options->json = value; return true;
+    case OPTION_PARALLEL: options->parallel = value; return true;
+    case OPTION_STANDALONE: options->standalone = value; return true;
+    case OPTION_NOISE: return parse_fraction("noise", value, &options->noise, error);
     case OPTION_CSV: options->csv = value; return true;
     case OPTION_DUMP: options->dump = value; return true;
     case OPTION_JUNIT: options->junit = value; return true;

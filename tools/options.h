@@ -30,7 +30,8 @@ struct options {
     bool no_faults, seed_given, quiet, verbose, help, markdown;
     uint64_t seed, interleave;
     int threads, jobs;                             /* 0: not given */
-    const char *gemm, *cpu_path, *coroutine, *json, *csv, *dump, *junit;
+    const char *gemm, *cpu_path, *coroutine, *json, *csv, *dump, *junit, *parallel, *standalone;
+    double noise;                                  /* 0: not given */
     char *checks;                                  /* NULL: not given; several are joined by commas */
     enum color_choice color;
     uint64_t given;                                /* OPTION_BITs */
