@@ -157,7 +157,9 @@ static struct layer_context layer_context(struct program *p, struct microbatch *
         .batch = layout_sequences_per_microbatch(config), .positions = mb->positions,
         .documents = config->model.document_mask ? mb->documents : NULL, .scratch = p->scratch,
         .recompute = recompute_within(&config->layout.recompute),
-        .dropout = {.seed = config->seed, .step = p->step, .first_sequence = mb->first_sequence, .note = recompute_note_draw, .owner = p}};
+        .dropout = {.seed = config->seed, .step = p->step, .first_sequence = mb->first_sequence,
+                    .of_rank_0 = mb->first_sequence - (int64_t)p->data_rank * (config->train.global_batch / p->context.data_ranks),
+                    .sequences = config->train.global_batch, .note = recompute_note_draw, .owner = p}};
 }
 
 /* Where values inside a layer's forward are looked at. */

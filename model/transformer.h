@@ -43,7 +43,8 @@ struct draw { int layer; enum dropout_place place; int64_t sequence; uint64_t st
 struct dropout_streams {
     uint64_t seed;
     int step;
-    int64_t first_sequence;               /* within the step, of the first row */
+    int64_t first_sequence, of_rank_0;    /* within the step, of the first row; of data rank 0's at the same place */
+    int64_t sequences;                    /* of the step */
     int advanced;                         /* 0: streams begin where they begin; n: the n-th draw of the same name */
     void (*note)(void *owner, const struct draw *draw); void *owner; /* what a forward draws; NULL: nobody looks */
 };

@@ -12,7 +12,7 @@
  * seeded by rank, for what they hold sharded (its model-parallel tracker). There the mask depends on the layout, two
  * layouts can be compared by their statistics only, and whoever draws once more or once less shifts all that follows. By
  * position a mask is comparable to the bit; what a system can do wrong with its state is then a stream that is not the one
- * due (recompute.restore_rng).
+ * due (dropout.sequence, recompute.restore_rng).
  *
  * Counter-based: a draw is one mixing of (stream, counter), counter = position * channels + channel. Limits: positions
  * times channels below 2^64; p in [0, 1). A product that is not finite is dropped like any other: 0.
@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "model/deviations.h"
 #include "model/precision.h"
 #include "sim/assertion.h"
 #include "sim/hash.h"
@@ -58,12 +59,14 @@ static uint64_t mask_row(const struct random_stream *stream, uint64_t first, dou
 static void mask(const struct layer_context *context, enum dropout_place place, int drawn, struct tensor to, struct tensor from, bool notes)
 {
     const struct dropout_streams *d = &context->dropout;
+    struct site_plan *plan = context->plan;
     int64_t columns = to.shape[1];
     size_t row_bytes = (size_t)(columns * format_storage_bytes(to.storage));
     ASSERT(to.dims == 2 && to.shape[0] == layer_rows(context) && tensor_is_dense(to) && tensor_is_dense(from));
     for (int64_t b = 0; b < context->batch; b++) {
         int64_t sequence = d->first_sequence + b;
-        struct random_stream stream = dropout_stream(d->seed, d->step, context->layer, place, sequence, drawn);
+        int64_t of = plan ? index_site(plan, &site_dropout_sequence, context->where, sequence, d->of_rank_0 + b, d->sequences) : sequence;
+        struct random_stream stream = dropout_stream(d->seed, d->step, context->layer, place, of, drawn);
         struct draw draw = {.layer = context->layer, .place = place, .sequence = sequence, .stream = stream.key, .count = (uint64_t)(context->seq * columns)};
         draw.first = (uint64_t)context->positions[b * context->seq] * (uint64_t)columns;
         for (int64_t t = b * context->seq; t < (b + 1) * context->seq; t++) {
