@@ -35,6 +35,7 @@ struct model_config {
     struct moe_config moe;
     bool causal, rope, bias, tie_embeddings, document_mask;
     double norm_eps, rope_base;             /* 1e-5, 10000 */
+    double dropout;                         /* of what attention and feed-forward add to the residual stream; 0: none */
     int adapter_rows;                       /* of a matrix beside each layer that not every forward uses; 0: there is none */
     enum adapter_used adapter_used;
     char weights[1024];                     /* safetensors file with initial values; "" = by seed and name */
@@ -142,6 +143,26 @@ static inline bool train_exempts_from_decay(const struct train_config *train, in
     return train->no_decay == NO_DECAY_VECTORS && dims == 1;
 }
 
+/* What of a layer is dropped after its forward and computed again before its backward needs it. full: all but its input,
+ * by running its forward again. selective: attention's output and statistics, from queries, keys and values (the core of
+ * attention: Korthikanti et al. 2022). parts: single tensors, as MindSpeed and PanGu's training name them. */
+enum recompute_mode { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
+enum recompute_part {
+    RECOMPUTE_ATTENTION_CORE = 1,           /* what `selective` stands for */
+    RECOMPUTE_MOE_PERMUTE = 2,              /* the tokens in the order of experts */
+    RECOMPUTE_MOE_ACTIVATION = 4,           /* the experts' silu(gate) * up */
+    RECOMPUTE_MOE_RMSNORM = 8,              /* the norm before the experts */
+    RECOMPUTE_MOE_MLA_QKV = 16,             /* latent attention's queries, keys and values, from the latents; in layers with experts */
+    RECOMPUTE_DENSE_MLA_QKV = 32,           /* in the others */
+};
+struct recompute { enum recompute_mode mode; unsigned parts; };
+/* The parts that a layer drops within itself. */
+static inline unsigned recompute_within(const struct recompute *r)
+{
+    if (r->mode == RECOMPUTE_FULL) return 0;
+    return r->parts | (r->mode == RECOMPUTE_SELECTIVE ? RECOMPUTE_ATTENTION_CORE : 0);
+}
+
 enum schedule_kind_limits { SCHEDULE_NAME_MAX = 32, STAGES_MAX = 256 };
 enum zero_stage { ZERO_0 = 0, ZERO_1 = 1, ZERO_2 = 2, ZERO_3 = 3 };
 enum sync_mode { SYNC_LAST_MICROBATCH, SYNC_EACH_MICROBATCH };
@@ -159,6 +180,7 @@ struct layout {
     int prefetch;                           /* zero 3: units whose all-gather is started ahead */
     enum fsdp_reduce reduce_op;
     enum sync_mode sync;
+    struct recompute recompute;             /* how the work is done, not what: one rank alone keeps everything */
     char all_reduce[32], all_gather[32], reduce_scatter[32]; /* algorithms; "" = default */
 };
 

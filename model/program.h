@@ -25,6 +25,9 @@ struct run {
     struct program **programs;       /* [ranks], for freeing */
 };
 
+/* Of a layer that is computed again: its input, and a checksum of what its forward gave. */
+struct kept_layer { struct tensor input; uint64_t output; };
+
 /* A micro-batch in flight on a stage. Memory from its own arena, from forward to the end of its backward. */
 struct microbatch {
     struct arena *arena;
@@ -34,7 +37,8 @@ struct microbatch {
     struct tensor output_grad, input_grad;             /* each with probe_count numbers behind */
     void *output_probes, *input_probes;
     struct ledger grad_ledger;       /* what output_grad holds */
-    struct layer_saved **layers;     /* [units] */
+    struct layer_saved **layers;     /* [units]; NULL: not yet, no longer, or dropped */
+    struct kept_layer *kept;         /* [units], with recompute full */
     struct head_saved *head;
     struct tensor token_loss, token_weight;
     double seed;
@@ -63,6 +67,7 @@ struct program {
     double report;                   /* this data rank's part of the logged loss */
     double loss_scale; int scale_good_steps; /* what the loss is multiplied by for the sake of narrow formats; updates in a row */
     int64_t activation_bytes;
+    struct { int microbatch; bool again; } drawing; /* whose forward draws, and is it a recomputation */
 };
 
 void program_main(struct rank *rank, void *run);
@@ -76,6 +81,13 @@ void stage_backward(struct program *p, int microbatch);
 struct microbatch *stage_open(struct program *p, int microbatch);
 void stage_close(struct program *p, int microbatch);
 void stage_receive_grad_buffer(struct program *p, struct microbatch *mb);
+/* recompute.c */
+/* Unit i's forward has run: gives back what is not kept; `before`: the micro-batch's arena before it. */
+void recompute_forward_done(struct program *p, struct microbatch *mb, int i, struct tensor x, struct tensor y, struct arena_mark before);
+/* Before its backward: where nothing was kept, all of it again, from the arena. */
+void recompute_layer(struct program *p, int microbatch, int i, const struct layer_context *layer, const struct tensor *weights);
+void recompute_note_held(struct program *p);       /* activations that are held now */
+void recompute_note_draw(void *program, const struct draw *draw);
 /* adapter.c */
 void adapter_forward(struct program *p, const struct microbatch *mb, const struct unit *unit, struct tensor y);
 void adapter_backward(struct program *p, const struct microbatch *mb, const struct unit *unit, struct tensor dy);

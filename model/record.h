@@ -74,6 +74,10 @@ struct gradient_fact {
 };
 /* A factor that multiplied or divided a gradient. */
 struct factor_fact { const struct site *site; int step, microbatch, unit; double value; int during /* the step in which it did */; int piece /* fsdp.grad_divisor, noted for each piece of a unit that buckets cut */; };
+/* A sequence's dropout mask: counters first .. first + count - 1 of a stream; kept: a digest of the mask that was applied. */
+struct draw_fact { int step, microbatch, sequence /* within the step, as due */, unit, place; bool again /* in a recomputation */; uint64_t stream, first, count, kept; };
+/* A layer that was computed again: checksums of its output, then and now. */
+struct recompute_fact { int step, microbatch, unit; uint64_t output, again; };
 /* Was this unit reduced after this micro-batch? asked: as fsdp.sync_now had it, before dp.sync_now. */
 struct sync_fact { int step, microbatch, unit; bool synced, asked; };
 /* A decision as it was taken (count), each time; the range of a memory that was used: from, count of whole elements. */
@@ -127,6 +131,8 @@ struct rank_record {
     RECORD_VECTOR(struct finite_fact) finites;
     RECORD_VECTOR(struct sync_fact) syncs;
     RECORD_VECTOR(struct choice_fact) choices;
+    RECORD_VECTOR(struct draw_fact) draws;
+    RECORD_VECTOR(struct recompute_fact) recomputations;
     RECORD_VECTOR(struct norm_fact) norms;
     RECORD_VECTOR(struct scale_fact) scales;
     RECORD_VECTOR(struct report_fact) reports;
@@ -138,6 +144,7 @@ struct rank_record {
     int receives_planned;                  /* activations that its list of actions receives in a step */
     double busy_s, time_s;                 /* virtual */
     int64_t param_bytes, grad_bytes, optimizer_bytes, activation_peak_bytes, peak_bytes;
+    int layers_peak;                       /* layers, of all micro-batches, of which more than the input was held at once */
     int microbatches_peak, unsharded_peak; /* micro-batches whose activations, units whose gathered parameters were held at once */
     struct arena *arena;                   /* owns all arrays above */
 };

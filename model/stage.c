@@ -37,11 +37,7 @@ struct microbatch *stage_open(struct program *p, int microbatch)
 void stage_close(struct program *p, int microbatch)
 {
     struct microbatch *mb = &p->microbatches[microbatch];
-    int64_t used = 0;
-    for (int m = 0; m < p->run->config->layout.microbatches; m++) {
-        if (p->microbatches[m].arena) used += (int64_t)arena_used(p->microbatches[m].arena);
-    }
-    if (used > p->activation_bytes) p->activation_bytes = used;
+    recompute_note_held(p);
     arena_reset(mb->arena);
     p->arena_pool[p->arena_pool_count++] = mb->arena;
     mb->arena = NULL;
@@ -160,7 +156,11 @@ static struct layer_context layer_context(struct program *p, struct microbatch *
     return (struct layer_context){.model = &config->model, .ops = p->run->ops, .precision = &config->precision, .seq = config->model.seq,
         .batch = layout_sequences_per_microbatch(config), .positions = mb->positions,
         .documents = config->model.document_mask ? mb->documents : NULL, .scratch = p->scratch,
-        .tp = config->layout.tp > 1 ? &p->tensor_parallel : NULL, .plan = p->run->plan, .where = WHERE_NONE, .record = p->record, .watch = p->run->options->watch};
+        .tp = config->layout.tp > 1 ? &p->tensor_parallel : NULL, .plan = p->run->plan, .where = WHERE_NONE, .record = p->record, .watch = p->run->options->watch,
+        .recompute = recompute_within(&config->layout.recompute),
+        .dropout = {.seed = config->seed, .step = p->step, .first_sequence = mb->first_sequence,
+                    .of_rank_0 = mb->first_sequence - (int64_t)p->data_rank * (config->train.global_batch / p->context.data_ranks),
+                    .sequences = config->train.global_batch, .note = recompute_note_draw, .owner = p}};
 }
 
 /* Where values inside a layer's forward are looked at. */
@@ -177,6 +177,7 @@ static void enter_layer(struct program *p, struct layer_context *context, struct
     context->layer = unit->index - 1;
     context->plan = p->run->plan;
     context->where = program_where(p, microbatch, unit->index);
+    p->drawing.microbatch = microbatch;
     context->note = NULL;
     if (!look || !p->run->options->look) return;
     *look = (struct look){p, microbatch, unit->index};
@@ -313,6 +314,7 @@ static void head_run_forward(struct program *p, int microbatch, struct microbatc
     int64_t rows = rows_of(p);
     mb->token_loss = tensor_1d(arena_alloc(mb->arena, (size_t)rows * format_storage_bytes(storage_of(p))), storage_of(p), rows);
     mb->head = head_forward(&context, mb->token_loss, x, mb->targets, &weights, mb->arena);
+    recompute_note_held(p);
     tensor_site(p->run->plan, &site_layer_forward, where, mb->token_loss);
     advance(p, head_flops(p));
     note_loss(p, microbatch, mb);
@@ -332,6 +334,7 @@ void stage_forward(struct program *p, int microbatch)
     struct look look;
     struct tensor x = mb->input;
     mb->layers = arena_zalloc(mb->arena, (size_t)p->units_count * sizeof *mb->layers);
+    mb->kept = arena_zalloc(mb->arena, (size_t)p->units_count * sizeof *mb->kept);
     int held = 0;
     for (int m = 0; m < p->run->config->layout.microbatches; m++) held += p->microbatches[m].arena && p->microbatches[m].layers;
     if (held > p->record->microbatches_peak) p->record->microbatches_peak = held;
@@ -348,9 +351,10 @@ void stage_forward(struct program *p, int microbatch)
             context.where = where;
             embedding_forward(&context, y, mb->tokens, unit_param_tensor(unit, 0, storage_of(p)));
         } else {
-            struct arena_mark mark = arena_mark(p->scratch);
+            struct arena_mark mark = arena_mark(p->scratch), before = arena_mark(mb->arena);
             enter_layer(p, &context, &look, unit, microbatch);
             mb->layers[i] = layer_forward(&context, y, x, weights_of(p, unit, false), mb->arena);
+            recompute_forward_done(p, mb, i, x, y, before);
             adapter_forward(p, mb, unit, y);
             arena_release(p->scratch, mark);
             advance(p, layer_forward_flops(model, context.layer, rows_of(p)));
@@ -426,6 +430,7 @@ static void head_run_backward(struct program *p, int microbatch, struct microbat
     unit_begin_gradient(head, &p->context, where);
     unit_begin_gradient(output, &p->context, program_where(p, microbatch, output->index));
     head_backward_weight(&context, &gradients, mb->head);
+    recompute_note_held(p);
     arena_release(mb->arena, mark);
     tensor_site(p->run->plan, &site_layer_backward, where, dx);
     if (p->run->plan) tensor_round(dx, p->run->config->precision.residual);
@@ -460,16 +465,20 @@ void stage_backward(struct program *p, int microbatch)
             enter_layer(p, &context, NULL, unit, microbatch);
             struct arena_mark scratch = arena_mark(p->scratch), mark = arena_mark(mb->arena); /* what the weights' part needs of the input's dies with it */
             struct tensor *weights = weights_of(p, unit, false), *gradients = weights_of(p, unit, true);
+            recompute_layer(p, microbatch, i, &context, weights);
             layer_backward_input(&context, dx, dy, weights, mb->layers[i], mb->arena);
             layer_backward_weight(&context, gradients, mb->layers[i]);
             adapter_backward(p, mb, unit, dy);
+            recompute_note_held(p);
+            mb->layers[i] = NULL;
             arena_release(mb->arena, mark);
             arena_release(p->scratch, scratch);
             memcpy(probes, mb->output_probes, unit->probe_count * format_storage_bytes(storage_of(p)));
             tensor_site(p->run->plan, &site_layer_backward, where, dx);
             if (p->run->plan) tensor_round(dx, p->run->config->precision.residual);
             record_sketches(p, microbatch, unit->index, SKETCH_BACKWARD_OUT, dx);
-            advance(p, 2 * layer_forward_flops(model, context.layer, rows_of(p)));
+            advance(p, 2 * layer_forward_flops(model, context.layer, rows_of(p)) +
+                           layer_recompute_flops(model, &p->run->config->layout.recompute, context.layer, rows_of(p)));
             mb->output_grad = dx;
             mb->output_probes = probes;
         }

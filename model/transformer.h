@@ -44,6 +44,18 @@ struct layer_saved;
 
 /* The ranks that share each layer's matrices between them; NULL where there is one. */
 struct tensor_parallel { struct communicator *communicator; struct group *group; };
+/* Dropout of what a block adds to the residual stream: see layers/dropout.c. */
+enum dropout_place { DROPOUT_ATTENTION, DROPOUT_FEED_FORWARD, DROPOUT_PLACES };
+/* What one sequence's mask was drawn from: counters first .. first + count - 1 of a stream; kept: a digest of the mask. */
+struct draw { int layer; enum dropout_place place; int64_t sequence; uint64_t stream, first, count, kept; };
+struct dropout_streams {
+    uint64_t seed;
+    int step;
+    int64_t first_sequence, of_rank_0;    /* within the step, of the first row; of data rank 0's at the same place */
+    int64_t sequences;                    /* of the step */
+    int advanced;                         /* 0: streams begin where they begin; n: the n-th draw of the same name */
+    void (*note)(void *owner, const struct draw *draw); void *owner; /* what a forward draws; NULL: nobody looks */
+};
 
 struct layer_context {                    /* what is the same for all layers of a micro-batch */
     const struct model_config *model;
@@ -55,6 +67,9 @@ struct layer_context {                    /* what is the same for all layers of 
     const int32_t *documents;             /* [T], or NULL where the mask does not use them */
     const struct tensor_parallel *tp;
     struct arena *scratch;                /* released before return */
+    struct dropout_streams dropout;
+    unsigned recompute;                   /* of enum recompute_part: what is not kept for the backward */
+    bool ties_to_last;                    /* the router's choice among equal scores; due: the first */
     struct site_plan *plan;               /* NULL in a healthy run */
     struct where where;
     struct rank_record *record;           /* where decisions are noted; NULL: nowhere */
@@ -89,6 +104,8 @@ void head_backward_weight(const struct layer_context *context, struct head_weigh
 
 /* Floating-point operations of one layer's forward on `tokens` rows, for the virtual clock (backward: twice). */
 double layer_forward_flops(const struct model_config *model, int layer, int64_t tokens);
+/* Those that its recomputation adds to a backward. Norms, activations and copies are not counted, as above. */
+double layer_recompute_flops(const struct model_config *model, const struct recompute *recompute, int layer, int64_t tokens);
 
 /* Initial values of one parameter, full shape, by seed and name, as model.initial says (config.h; gpt2: what writes
  * into the residual stream divided by sqrt(2*layers)), ones for norms. The same bits in fp32 and, widened, fp64: drawn

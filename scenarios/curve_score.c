@@ -57,7 +57,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double scatter(const struct curve *parallel, const struct curve *standalone, enum curve_channel channel)
+static double scatter_of(const struct curve *parallel, const struct curve *standalone, enum curve_channel channel)
 {
     enum { LEAST = 5 };
     int count = parallel->count - 2;
@@ -86,7 +86,7 @@ static void measure_channel(struct curve_diagnosis *d, const struct curve_runs *
                             enum curve_channel channel, double noise)
 {
     double roundoff = format_traits[precision_storage(&runs->setting.scenario->config.precision)].unit_roundoff;
-    double scattered = d->same_model || !isnan(noise) ? 0 : scatter(parallel, standalone, channel);
+    double scattered = d->same_model || !isnan(noise) ? 0 : scatter_of(parallel, standalone, channel);
     d->difference[channel] = arena_alloc(d->arena, (size_t)d->points * sizeof(double));
     d->floor[channel] = arena_alloc(d->arena, (size_t)d->points * sizeof(double));
     for (int p = 0; p < d->points; p++) {

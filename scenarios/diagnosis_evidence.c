@@ -70,7 +70,8 @@ static double inputs_agree_to(const struct evidence *e, const struct diagnosis_g
     }
     int order = model_site_order(group->site);
     if (order <= model_site_order(&site_pp_send_activation)) return params_before(c, step);
-    if (order <= model_site_order(&site_loss_report_reduce)) return activations(c, step, false);
+    bool recomputes = order >= model_site_order(&site_recompute_input) && order <= model_site_order(&site_recompute_reselect);
+    if (recomputes || order <= model_site_order(&site_loss_report_reduce)) return activations(c, step, false);
     if (order <= model_site_order(&site_tied_grad_reduce))
         return fmax(activations(c, step, false), activations(c, step, true));
     return gradients(c, step);

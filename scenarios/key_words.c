@@ -29,6 +29,8 @@ static const struct { const char *path, *example; } examples[] = {
     {"parallel.fsdp.bucket_elements", "--set parallel.dp_replicate=2 --set parallel.fsdp.bucket_elements=1000"},
     {"parallel.fsdp.bucket_alignment", "--set parallel.dp_replicate=2 --set parallel.fsdp.bucket_alignment=16"},
     {"parallel.fsdp.prefetch", "--set parallel.dp_shard=2 --set parallel.fsdp.prefetch=1"},
+    {"model.dropout", "--set model.dropout=0.1"},
+    {"recompute_parts", "--set 'recompute_parts=[\"moe_permute\",\"mla_qkv\"]'"},
     {"precision", "--set precision=fp64"},
     {"faults", "--fault loss-divided-twice"},
     {"faults[].fault", "--fault pp.loss.scale:times"},

@@ -290,6 +290,47 @@ static bool check_adapter(struct reader *reader, struct model_config *m)
                              "adapter_used names who uses the adapters, and adapter_rows 0 says that there are none; allowed: adapter_rows 1 and more");
 }
 
+/* ---- recomputation ---- */
+
+static const struct { const char *name; unsigned bits, needs; } recompute_parts[] = {
+    {"moe_permute", RECOMPUTE_MOE_PERMUTE, 1},
+    {"moe_activation", RECOMPUTE_MOE_ACTIVATION, 1},
+    {"moe_rmsnorm", RECOMPUTE_MOE_RMSNORM, 1},
+    {"moe_mla_qkv", RECOMPUTE_MOE_MLA_QKV, 3},
+    {"dense_mla_qkv", RECOMPUTE_DENSE_MLA_QKV, 2},
+    {"mla_qkv", RECOMPUTE_MOE_MLA_QKV | RECOMPUTE_DENSE_MLA_QKV, 2},
+};
+enum { RECOMPUTE_PARTS = sizeof recompute_parts / sizeof recompute_parts[0] };
+
+static bool read_recompute_part(struct reader *reader, struct run_config *config, int at, const char *name)
+{
+    const char *names[RECOMPUTE_PARTS], *near;
+    char path[40], shown[FOREIGN_TEXT];
+    bool has_experts = config->model.moe.experts > 0, is_latent = config->model.attention == ATTENTION_MLA;
+    snprintf(path, sizeof path, "recompute_parts[%d]", at);
+    for (int i = 0; i < RECOMPUTE_PARTS; i++) {
+        names[i] = recompute_parts[i].name;
+        if (strcmp(names[i], name) != 0) continue;
+        config->layout.recompute.parts |= recompute_parts[i].bits;
+        if (recompute_parts[i].needs & 1 && !has_experts) return reader_fail(reader, path, "%s is a part of a layer with experts, and model.moe.experts is 0", name);
+        return !(recompute_parts[i].needs & 2) || is_latent || reader_fail(reader, path, "%s is a part of latent attention, and model.attention is mha", name);
+    }
+    near = spelling_nearest(name, names, RECOMPUTE_PARTS);
+    if (near) return reader_fail(reader, path, "unknown part '%s'; did you mean '%s'?", foreign(name, shown), near);
+    return reader_fail(reader, path, "unknown part '%s'; allowed: moe_permute, moe_activation, moe_rmsnorm, moe_mla_qkv, dense_mla_qkv, mla_qkv", foreign(name, shown));
+}
+
+static bool read_recompute(struct reader *reader, struct run_config *config)
+{
+    const cJSON *list = reader_item(reader, "recompute_parts");
+    int at = 0;
+    for (const cJSON *item = list ? list->child : NULL; item; item = item->next) {
+        if (!read_recompute_part(reader, config, at++, item->valuestring)) return false;
+    }
+    return !config->layout.recompute.parts || config->layout.recompute.mode != RECOMPUTE_FULL ||
+           reader_fail_among(reader, BLAME("recompute_parts", "recompute"), "recompute full keeps nothing of a layer but its input, so there are no parts to name beside it; allowed: recompute none or selective, or no parts");
+}
+
 bool validate_scenario(struct reader *reader, struct draft *draft)
 {
     struct run_config *config = &draft->scenario.config;
@@ -300,7 +341,7 @@ bool validate_scenario(struct reader *reader, struct draft *draft)
     return set_architecture(reader, draft) && check_latent(reader, draft, &config->model) && check_experts(reader, &config->model.moe) &&
            check_heads(reader, draft, &config->model) && check_adapter(reader, &config->model) && check_ranks(reader, l) &&
            check_tensor_parallel(reader, &config->model, l->tp) && check_layers(reader, config->model.layers, l) && check_sharding(reader, l) &&
-           check_batch(reader, config->train.global_batch, l) && set_precision(reader, draft) && check_frozen(reader, config);
+           check_batch(reader, config->train.global_batch, l) && read_recompute(reader, config) && set_precision(reader, draft) && check_frozen(reader, config);
 }
 
 /* ---- size ---- */

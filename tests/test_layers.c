@@ -18,7 +18,7 @@ enum { VARIANT_CAUSAL = 1, VARIANT_ROPE = 2, VARIANT_BIAS = 4, VARIANT_DOCUMENTS
        VARIANTS = 32,
        /* Beside those: another kind of layer, and its own choices. */
        VARIANT_LATENT = 32, VARIANT_EXPERTS = 64, VARIANT_QUERIES_DIRECT = 128, VARIANT_SOFTMAX_SCORES = 256,
-       VARIANT_SUM = 512, VARIANT_AS_THEY_ARE = 1024, VARIANT_NOT_SHARED = 2048 };
+       VARIANT_SUM = 512, VARIANT_AS_THEY_ARE = 1024, VARIANT_NOT_SHARED = 2048, VARIANT_DROPOUT = 4096 };
 
 enum part { PART_LINEAR, PART_BLOCK, PART_LAYER, PART_HEAD, PART_EMBEDDING };
 
@@ -129,7 +129,8 @@ static struct problem *problem_new(enum part part, enum layer_kind_index block, 
         .head_dim = HEAD_DIM, .ffn = FFN, .vocab = VOCAB, .seq = SEQ, .causal = (variant & VARIANT_CAUSAL) != 0,
         .rope = (variant & VARIANT_ROPE) != 0, .bias = (variant & VARIANT_BIAS) != 0,
         .document_mask = (variant & VARIANT_DOCUMENTS) != 0, .norm_eps = 1e-5, .rope_base = 10000,
-        .attention = variant & VARIANT_LATENT ? ATTENTION_MLA : ATTENTION_MHA,
+        .dropout = variant & VARIANT_DROPOUT ? 0.3 : 0,
+        .attention = variant & VARIANT_LATENT || block == LAYER_KIND_mla_attention ? ATTENTION_MLA : ATTENTION_MHA,
         .mla = {variant & VARIANT_QUERIES_DIRECT ? 0 : Q_RANK, KV_RANK},
         .moe = {.experts = variant & VARIANT_EXPERTS || block == LAYER_KIND_moe ? EXPERTS : 0, .top_k = TOP_K, .expert_ffn = EXPERT_FFN,
                 .shared_ffn = variant & VARIANT_NOT_SHARED ? 0 : SHARED_FFN, .routed_scaling = 1.7,
@@ -142,6 +143,7 @@ static struct problem *problem_new(enum part part, enum layer_kind_index block, 
         .precision = &plain[storage == FORMAT_FP64],
         .model = &p->model, .layer = LAYER, .ops = get_ops(storage), .batch = BATCH, .seq = SEQ, .positions = p->positions,
         .documents = p->model.document_mask ? p->documents : NULL, .scratch = arena_new("test scratch", true),
+        .dropout = {.seed = 17, .step = 4, .first_sequence = 6},
     };
     make_inputs(p);
     p->cotangent = part == PART_HEAD ? make(p, ROWS, 0) : make(p, ROWS, part == PART_LINEAR ? FFN : DIM);
@@ -218,6 +220,7 @@ static void run_rows(struct problem *p, int what, int first, int count)
     struct layer_context context = p->context;
     context.batch = count;
     context.positions += first * SEQ;
+    context.dropout.first_sequence += first;
     context.documents = context.documents == NULL ? NULL : context.documents + first * SEQ;
     const int32_t *targets = p->targets + first * SEQ, *tokens = p->tokens + first * SEQ;
     struct tensor x = tensor_rows(p->x, first * SEQ, count * SEQ), dx = tensor_rows(p->dx, first * SEQ, count * SEQ);
@@ -390,6 +393,16 @@ START_TEST(test_kinds)
 }
 END_TEST
 
+/* With the mask of one step held. */
+START_TEST(test_dropout)
+{
+    for (int block = 0; block < LAYER_KIND_COUNT; block++)
+        check_part(PART_BLOCK, (enum layer_kind_index)block, VARIANT_DROPOUT | VARIANT_BIAS | VARIANT_CAUSAL | VARIANT_ROPE, 0);
+    check_part(PART_LAYER, 0, VARIANT_DROPOUT | rich, 11);
+    check_part(PART_LAYER, 0, VARIANT_DROPOUT | VARIANT_LATENT | VARIANT_EXPERTS | VARIANT_BIAS | VARIANT_CAUSAL, 11);
+}
+END_TEST
+
 /* A whole layer in all 32 variants of mask, RoPE, bias and grouped queries. */
 START_TEST(test_layer)
 {
@@ -496,6 +509,63 @@ START_TEST(test_micro_batches)
     for (int storage = FORMAT_FP64; storage <= FORMAT_FP32; storage++) {
         check_cut(parts[_i], rich, (enum format)storage);
         check_cut(parts[_i], VARIANT_BIAS, (enum format)storage);
+        check_cut(parts[_i], VARIANT_BIAS | VARIANT_DROPOUT, (enum format)storage);
+    }
+}
+END_TEST
+
+/* What a block's forward leaves in its arena. */
+static size_t kept_after_forward(struct problem *p)
+{
+    struct arena_mark mark = arena_mark(p->run);
+    size_t before = arena_used(p->run);
+    layer_kinds[p->block].forward(&p->context, p->output, p->x, p->weights, p->run);
+    size_t kept = arena_used(p->run) - before;
+    arena_release(p->run, mark);
+    return kept;
+}
+
+/* Each part that is dropped and made again: the same bits, from memory that was overwritten in between, and less of it. */
+static void check_recompute(enum layer_kind_index block, int variant, unsigned dropped, bool falls)
+{
+    struct problem *p = problem_new(PART_BLOCK, block, variant, FORMAT_FP64);
+    size_t output_bytes = (size_t)tensor_bytes(p->output), kept = kept_after_forward(p);
+    void *whole[VARIABLES_MAX], *output = malloc(output_bytes);
+    zero_gradients(p);
+    problem_run(p, BACKWARD);
+    memcpy(output, p->output.data, output_bytes);
+    copy_gradients(p, whole);
+    zero_gradients(p);
+    p->context.recompute = dropped;
+    problem_run(p, BACKWARD);
+    ck_assert_int_eq(memcmp(output, p->output.data, output_bytes), 0);
+    for (int i = 0; i < p->variables; i++) {
+        ck_assert_msg(memcmp(whole[i], p->variable[i].gradient.data, (size_t)tensor_bytes(p->variable[i].gradient)) == 0,
+                      "%s: parts %x: %s differs", layer_kinds[block].name, dropped, p->variable[i].name);
+    }
+    ck_assert_msg((kept_after_forward(p) < kept) == falls, "%s: parts %x keep %zu of %zu bytes", layer_kinds[block].name, dropped, kept_after_forward(p), kept);
+    free_copies(p, whole);
+    free(output);
+    problem_free(p);
+}
+
+START_TEST(test_recompute)
+{
+    static const struct { enum layer_kind_index block; int variant; unsigned has; } drop[] = {
+        {LAYER_KIND_attention_block, 0, RECOMPUTE_ATTENTION_CORE},
+        {LAYER_KIND_mla_attention, 0, RECOMPUTE_ATTENTION_CORE | RECOMPUTE_DENSE_MLA_QKV},
+        {LAYER_KIND_mla_attention, VARIANT_QUERIES_DIRECT, RECOMPUTE_ATTENTION_CORE | RECOMPUTE_DENSE_MLA_QKV},
+        {LAYER_KIND_mla_attention, VARIANT_EXPERTS, RECOMPUTE_ATTENTION_CORE | RECOMPUTE_MOE_MLA_QKV},
+        {LAYER_KIND_moe, 0, RECOMPUTE_MOE_PERMUTE | RECOMPUTE_MOE_ACTIVATION | RECOMPUTE_MOE_RMSNORM},
+        {LAYER_KIND_moe, VARIANT_NOT_SHARED, RECOMPUTE_MOE_PERMUTE | RECOMPUTE_MOE_ACTIVATION | RECOMPUTE_MOE_RMSNORM},
+        {LAYER_KIND_feed_forward, 0, 0},
+    };
+    const unsigned all = 63;
+    for (size_t i = 0; i < sizeof drop / sizeof drop[0]; i++) {
+        for (int dropout = 0; dropout < 2; dropout++) {
+            int variant = drop[i].variant | (rich & ~VARIANT_GROUPED) | (dropout ? VARIANT_DROPOUT : 0);
+            for (unsigned dropped = 1; dropped <= all; dropped++) check_recompute(drop[i].block, variant, dropped, dropped & drop[i].has);
+        }
     }
 }
 END_TEST
@@ -604,6 +674,8 @@ int main(void)
     tcase_add_test(differences, test_linear);
     tcase_add_loop_test(differences, test_block, 0, LAYER_KIND_COUNT);
     tcase_add_test(differences, test_kinds);
+    tcase_add_test(differences, test_dropout);
+    tcase_add_test(promises, test_recompute);
     tcase_add_loop_test(differences, test_layer, 0, VARIANTS);
     tcase_add_test(differences, test_head);
     tcase_add_test(differences, test_embedding);

@@ -3,7 +3,7 @@
  * pp 1, 2, 3, 4, 8 x dp_replicate 1, 2, 3 x dp_shard 1, 2, 3, 5 x zero 0..3 x GPipe, 1F1B x every loss convention x
  * fp64, fp32, bf16, fp16 with loss scaling, and with them by chance: micro-batches, when and how gradients are reduced,
  * buckets that cut through parameters, their alignment, resharding, prefetch, frozen, tied and (partly) unused parameters, algorithms
- * of the all-reduce, optimizer, clipping by either norm, blocking sends. Everything is drawn from the case's number: `test_mixes SOURCE_ROOT
+ * of the all-reduce, optimizer, clipping by either norm, blocking sends, dropout, latent attention, what is computed again in the backward. Everything is drawn from the case's number: `test_mixes SOURCE_ROOT
  * NUMBER [COUNT]` runs that case alone, or as many from there on, `long` 14,400 of them instead of 500. */
 #include <check.h>
 #include <stdio.h>
@@ -125,6 +125,22 @@ static void draw_kind(struct random_stream *r, struct run_config *config)
     }
 }
 
+/* Of a stream of its own, so that it leaves what the others draw as it is. */
+static void draw_recompute(struct random_stream *r, struct run_config *config)
+{
+    static const enum recompute_mode modes[] = {RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_FULL};
+    struct model_config *m = &config->model;
+    if (drawn(r, 2)) m->dropout = 0.02 + 0.6 * random_unit(r) * random_unit(r);
+    if (drawn(r, 4) == 0) {
+        m->attention = ATTENTION_MLA;
+        m->kv_heads = m->heads;
+        m->mla = (struct mla_config){drawn(r, 2) ? 5 : 0, 7};
+    }
+    config->layout.recompute.mode = ONE_OF(r, modes);
+    if (config->layout.recompute.mode != RECOMPUTE_FULL && m->attention == ATTENTION_MLA && drawn(r, 2))
+        config->layout.recompute.parts = RECOMPUTE_DENSE_MLA_QKV;
+}
+
 static struct scenario make(int number)
 {
     char name[32];
@@ -136,6 +152,9 @@ static struct scenario make(int number)
     draw_precision(&stream, &s.config);
     draw_adapter(&stream, &s.config);
     draw_kind(&stream, &s.config);
+    snprintf(name, sizeof name, "recompute %d", number);
+    stream = random_stream(2027, name);
+    draw_recompute(&stream, &s.config);
     return s;
 }
 
@@ -144,14 +163,15 @@ static const char *describe(int number, const struct run_config *c, char text_of
     const struct layout *l = &c->layout;
     snprintf(text_of, 800,
              "case %d: tp %d%s%s pp %d dp_replicate %d dp_shard %d zero %d %s m %d %s %s%s buckets %d/%d prefetch %d all_reduce %s %s param %s compute %s "
-             "reduce %s accumulate %s residual %s%s frozen '%s' adapter %d %d %s norm %s",
+             "reduce %s accumulate %s residual %s%s frozen '%s' adapter %d %d %s norm %s dropout %g %s recompute %d parts %x",
              number, l->tp, c->model.attention == ATTENTION_MLA ? " mla" : "", c->model.moe.experts ? " moe" : "", l->pp, l->dp_replicate, l->dp_shard, l->zero, l->schedule, l->microbatches,
              l->sync == SYNC_EACH_MICROBATCH ? "each" : "last", l->reduce_op == FSDP_REDUCE_SUM ? "sum" : "avg",
              l->reshard_after_forward ? " reshard" : "", l->bucket_elements, l->bucket_alignment, l->prefetch, l->all_reduce,
              loss_convention_of(c)->name, format_traits[c->precision.param].name, format_traits[c->precision.compute].name,
              format_traits[c->precision.reduce].name, format_traits[c->precision.accumulate].name,
              format_traits[c->precision.residual].name, c->model.tie_embeddings ? " tied" : "", c->train.frozen,
-             c->model.adapter_rows, (int)c->model.adapter_used, c->train.no_gradient == NO_GRADIENT_ZERO ? "zero" : "skip", c->train.grad_norm == GRAD_NORM_INF ? "inf" : "l2");
+             c->model.adapter_rows, (int)c->model.adapter_used, c->train.no_gradient == NO_GRADIENT_ZERO ? "zero" : "skip", c->train.grad_norm == GRAD_NORM_INF ? "inf" : "l2",
+             c->model.dropout, c->model.attention == ATTENTION_MLA ? "mla" : "mha", (int)c->layout.recompute.mode, c->layout.recompute.parts);
     return text_of;
 }
 

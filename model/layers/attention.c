@@ -72,13 +72,17 @@ static bool is_causal(const struct layer_context *context)
     return decision_site(context->plan, &site_attention_mask, context->where, due, due);
 }
 
-void attention_forward(const struct layer_context *context, struct attention *attention, struct arena *arena)
+void attention_turn(const struct layer_context *context, struct attention *attention)
 {
-    int heads = attention->heads, kv_heads = attention->kv_heads;
     turn(context, attention);
     layer_tensor(context, &site_attention_qkv, 0, attention->q);
     layer_tensor(context, &site_attention_qkv, 1, attention->k);
     layer_tensor(context, &site_attention_qkv, 2, attention->v);
+}
+
+void attention_core(const struct layer_context *context, struct attention *attention, struct arena *arena)
+{
+    int heads = attention->heads, kv_heads = attention->kv_heads;
     attention->out = layer_matrix_alloc(context, attention->q.shape[1], arena);
     struct tensor lse = layer_vector_alloc(context, layer_rows(context) * heads, arena);
     attention->lse = tensor_3d(lse.data, lse.storage, context->batch, heads, context->seq);

@@ -5,6 +5,8 @@
  *
  * x, y, n [T,C]; q, o [T, H*D]; k, v [T, KV*D]; T = batch x seq; attention: model/layers/attention.c.
  *
+ * With dropout (dropout.c) y = x + m (o Wo^T + bo), and the matrices' gradients come from m dy in the place of dy.
+ *
  * Backward, with dy:
  *   do = dy Wo   (dq, dk, dv) = attention'(do)
  *   dn = dq Wq + dk Wk + dv Wv, one chain an element in this order
@@ -14,6 +16,7 @@
  * Tensor parallelism splits Wq, Wk, Wv by heads and Wo by its inputs (model/layers/tensor_parallel.h).
  * Pre-norm as in GPT-2; RMSNorm: Zhang & Sennrich 2019; RoPE: Su et al. 2021. */
 #include "model/layers/attention.h"
+#include "model/layers/dropout.h"
 #include "model/layers/layers.h"
 #include "model/layers/linear.h"
 #include "model/layers/tensor_parallel.h"
@@ -42,6 +45,7 @@ int attention_block_params(const struct model_config *model, int layer, struct p
 struct attention_saved {
     struct tensor x, rstd, normed;    /* the norm's input, 1/rms, output */
     struct attention attention;
+    int dropout;                      /* the mask's draw */
     struct tensor dy, dq, dk, dv, dnormed; /* from backward_input on */
 };
 
@@ -62,9 +66,12 @@ void *attention_block_forward(const struct layer_context *context, struct tensor
     linear_forward(context, format, a->q, saved->normed, weights[WQ], layer_bias(context, weights, BQ));
     linear_forward(context, format, a->k, saved->normed, weights[WK], layer_bias(context, weights, BK));
     linear_forward(context, format, a->v, saved->normed, weights[WV], layer_bias(context, weights, BV));
-    attention_forward(context, a, arena);
-
+    attention_turn(context, a);
+    struct arena_mark mark = arena_mark(context->scratch);
+    attention_core(context, a, layer_keeps(context, RECOMPUTE_ATTENTION_CORE, arena));
     row_parallel_forward(context, format, y, a->viewed, weights[WO], layer_bias(context, weights, BO));
+    arena_release(context->scratch, mark);
+    saved->dropout = dropout_forward(context, DROPOUT_ATTENTION, y);
     ops->vector_add(y.data, x.data, y.data, (size_t)tensor_count(y));
     tensor_round(y, context->precision->residual);
     return saved;
@@ -76,15 +83,16 @@ void attention_block_backward_input(const struct layer_context *context, struct 
     const struct ops *ops = context->ops;
     enum format format = precision_activation(context->precision);
     struct attention_saved *saved = block_saved;
-    const struct attention *a = &saved->attention;
+    struct attention *a = &saved->attention;
 
-    saved->dy = dy;
+    if (context->recompute & RECOMPUTE_ATTENTION_CORE) attention_core(context, a, arena);
+    saved->dy = dropout_backward(context, DROPOUT_ATTENTION, saved->dropout, dy, arena);
     saved->dq = layer_matrix_alloc(context, a->q.shape[1], arena);
     saved->dk = layer_matrix_alloc(context, a->k.shape[1], arena);
     saved->dv = layer_matrix_alloc(context, a->v.shape[1], arena);
     struct arena_mark mark = arena_mark(context->scratch);
     struct tensor d_viewed = layer_matrix_alloc(context, a->q.shape[1], context->scratch);
-    linear_backward_input(context, format, d_viewed, dy, weights[WO], false);
+    linear_backward_input(context, format, d_viewed, saved->dy, weights[WO], false);
     attention_backward(context, a, d_viewed, saved->dq, saved->dk, saved->dv);
     arena_release(context->scratch, mark);
 

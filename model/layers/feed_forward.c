@@ -4,10 +4,13 @@
  *
  * x, y, n [T,C]; g, u, a [T,F]. W1 is the gate, W3 up, W2 down (SwiGLU: Shazeer 2020; names: Llama).
  *
+ * With dropout (dropout.c) y = x + m (a W2^T + b2), and the matrices' gradients come from m dy in the place of dy.
+ *
  * Backward, with dy:
  *   da = dy W2   dg, du = swiglu'(da)   dn = dg W1 + du W3, one chain an element in this order
  *   dx = dy + rmsnorm'(dn)
  *   dW2 += dy^T a   dW1 += dg^T n   dW3 += du^T n   dw_norm += rmsnorm'(dn, x) */
+#include "model/layers/dropout.h"
 #include "model/layers/layers.h"
 #include "model/layers/linear.h"
 #include "model/layers/tensor_parallel.h"
@@ -33,6 +36,7 @@ int feed_forward_params(const struct model_config *model, int layer, struct para
 struct feed_forward_saved {
     struct tensor x, rstd, normed;     /* the norm's input, 1/rms, output */
     struct tensor gate, up, activated;
+    int dropout;                       /* the mask's draw */
     struct tensor dy, dgate, dup, dnormed; /* from backward_input on */
 };
 
@@ -60,6 +64,7 @@ void *feed_forward_forward(const struct layer_context *context, struct tensor y,
     tensor_round(saved->activated, format);
 
     row_parallel_forward(context, format, y, saved->activated, weights[W2], layer_bias(context, weights, B2));
+    saved->dropout = dropout_forward(context, DROPOUT_FEED_FORWARD, y);
     ops->vector_add(y.data, x.data, y.data, (size_t)tensor_count(y));
     tensor_round(y, context->precision->residual);
     return saved;
@@ -72,14 +77,14 @@ void feed_forward_backward_input(const struct layer_context *context, struct ten
     const struct ops *ops = context->ops;
     struct feed_forward_saved *saved = block_saved;
 
-    saved->dy = dy;
+    saved->dy = dropout_backward(context, DROPOUT_FEED_FORWARD, saved->dropout, dy, arena);
     int64_t ffn = weights[W1].shape[0];
     saved->dgate = layer_matrix_alloc(context, ffn, arena);
     saved->dup = layer_matrix_alloc(context, ffn, arena);
     struct arena_mark mark = arena_mark(context->scratch);
     struct tensor d_activated = layer_matrix_alloc(context, ffn, context->scratch);
     enum format format = precision_activation(context->precision);
-    linear_backward_input(context, format, d_activated, dy, weights[W2], false);
+    linear_backward_input(context, format, d_activated, saved->dy, weights[W2], false);
     ops->swiglu_backward(saved->dgate, saved->dup, d_activated, saved->gate, saved->up);
     tensor_round(saved->dgate, format);
     tensor_round(saved->dup, format);

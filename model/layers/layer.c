@@ -4,6 +4,7 @@
  *
  * The backward runs them in reverse. The gradients between blocks stay in the arena because a block's
  * backward_weight reads its dy; the order of the blocks' weight gradients is that of the backward. */
+#include "model/layers/attention.h"
 #include "model/layers/layers.h"
 
 #include "model/choices.h"
@@ -110,6 +111,15 @@ void layer_backward_weight(const struct layer_context *context, struct tensor *g
 {
     for (int i = LAYER_BLOCKS - 1; i >= 0; i--)
         layer_kinds[saved->blocks.kind[i]].backward_weight(context, gradients + saved->blocks.weights_at[i], saved->block[i]);
+}
+
+double layer_recompute_flops(const struct model_config *model, const struct recompute *recompute, int layer, int64_t tokens)
+{
+    unsigned parts = recompute_within(recompute), of_layer = model_layer_has_experts(model, layer) ? RECOMPUTE_MOE_MLA_QKV : RECOMPUTE_DENSE_MLA_QKV;
+    double flops = recompute->mode == RECOMPUTE_FULL ? layer_forward_flops(model, layer, tokens) : 0;
+    if (parts & RECOMPUTE_ATTENTION_CORE) flops += attention_flops(model, tokens, (int64_t)model->heads * model->head_dim);
+    if (model->attention == ATTENTION_MLA && parts & of_layer) flops += mla_attention_up_flops(model, tokens);
+    return flops;
 }
 
 double layer_forward_flops(const struct model_config *model, int layer, int64_t tokens)

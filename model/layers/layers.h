@@ -70,6 +70,12 @@ static inline struct tensor layer_matrix_alloc(const struct layer_context *conte
                      columns);
 }
 
+/* Where a forward puts what this part of the recomputation drops: it is gone on return where it will be made again. */
+static inline struct arena *layer_keeps(const struct layer_context *context, unsigned part, struct arena *arena)
+{
+    return context->recompute & part ? context->scratch : arena;
+}
+
 /* The bias, or a tensor without data where the model has none (the array is not looked at then). */
 static inline struct tensor layer_bias(const struct layer_context *context, const struct tensor *weights, int bias)
 {

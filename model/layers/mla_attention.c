@@ -11,6 +11,8 @@
  * This is PanGu's form: no norm on the latents, and RoPE (where model.rope) turns whole heads; DeepSeek-V2's, with its
  * separate rotary part, is another block.
  *
+ * With dropout (dropout.c) y = x + m (o Wo^T + bo), and the matrices' gradients come from m dy in the place of dy.
+ *
  * Backward, with dy:
  *   do = dy Wo   (dq, dk, dv) = attention'(do)
  *   da = dq Wqu   dc = dk Wk + dv Wv   dn = da Wqd + dc Wkd, one chain an element in this order
@@ -20,6 +22,7 @@
  * every rank, so the gradients of their outputs are summed (model/layers/tensor_parallel.h).
  * Latent attention: DeepSeek-V2 (2024), section 2.1. */
 #include "model/layers/attention.h"
+#include "model/layers/dropout.h"
 #include "model/layers/layers.h"
 #include "model/layers/linear.h"
 #include "model/layers/tensor_parallel.h"
@@ -73,6 +76,7 @@ struct mla_saved {
     struct tensor x, rstd, normed;
     struct tensor q_latent, kv_latent;     /* q_latent: normed where there is no query rank */
     struct attention attention;
+    int dropout;                           /* the mask's draw */
     struct tensor dy, dq, dk, dv, dq_latent, dkv_latent, dnormed; /* from backward_input on */
 };
 
@@ -92,6 +96,24 @@ static struct tensor matrix(const struct layer_context *context, const struct te
 static struct tensor bias(const struct layer_context *context, const struct tensor *weights, enum matrix matrix)
 {
     return layer_bias(context, weights, bias_at(context->model, matrix));
+}
+
+static unsigned qkv_part(const struct layer_context *context)
+{
+    return model_layer_has_experts(context->model, context->layer) ? RECOMPUTE_MOE_MLA_QKV : RECOMPUTE_DENSE_MLA_QKV;
+}
+
+/* From the latents to queries, keys and values as attention reads them. */
+static void project_up(const struct layer_context *context, struct mla_saved *saved, const struct tensor *weights, struct arena *arena)
+{
+    enum format format = precision_activation(context->precision);
+    struct attention *a = &saved->attention;
+    struct tensor up = matrix(context, weights, KV_UP), up_bias = bias(context, weights, KV_UP);
+    attention_open(context, a, matrix(context, weights, Q_UP).shape[0], up.shape[0] / 2, arena);
+    linear_forward(context, format, a->q, saved->q_latent, matrix(context, weights, Q_UP), bias(context, weights, Q_UP));
+    linear_forward(context, format, a->k, saved->kv_latent, half(up, 0), half(up_bias, 0));
+    linear_forward(context, format, a->v, saved->kv_latent, half(up, 1), half(up_bias, 1));
+    attention_turn(context, a);
 }
 
 void *mla_attention_forward(const struct layer_context *context, struct tensor y, struct tensor x,
@@ -114,14 +136,12 @@ void *mla_attention_forward(const struct layer_context *context, struct tensor y
     }
     saved->kv_latent = layer_matrix_alloc(context, context->model->mla.kv_lora_rank, arena);
     linear_forward(context, format, saved->kv_latent, saved->normed, matrix(context, weights, KV_DOWN), bias(context, weights, KV_DOWN));
-    attention_open(context, a, matrix(context, weights, Q_UP).shape[0], matrix(context, weights, KV_UP).shape[0] / 2, arena);
-    linear_forward(context, format, a->q, saved->q_latent, matrix(context, weights, Q_UP), bias(context, weights, Q_UP));
-    struct tensor up_bias = bias(context, weights, KV_UP);
-    linear_forward(context, format, a->k, saved->kv_latent, half(matrix(context, weights, KV_UP), 0), half(up_bias, 0));
-    linear_forward(context, format, a->v, saved->kv_latent, half(matrix(context, weights, KV_UP), 1), half(up_bias, 1));
-    attention_forward(context, a, arena);
-
+    struct arena_mark mark = arena_mark(context->scratch);
+    project_up(context, saved, weights, layer_keeps(context, qkv_part(context), arena));
+    attention_core(context, a, layer_keeps(context, RECOMPUTE_ATTENTION_CORE, arena));
     row_parallel_forward(context, format, y, a->viewed, matrix(context, weights, OUT), bias(context, weights, OUT));
+    arena_release(context->scratch, mark);
+    saved->dropout = dropout_forward(context, DROPOUT_ATTENTION, y);
     ops->vector_add(y.data, x.data, y.data, (size_t)tensor_count(y));
     tensor_round(y, context->precision->residual);
     return saved;
@@ -155,15 +175,17 @@ void mla_attention_backward_input(const struct layer_context *context, struct te
 {
     const struct ops *ops = context->ops;
     struct mla_saved *saved = block_saved;
-    const struct attention *a = &saved->attention;
+    struct attention *a = &saved->attention;
 
-    saved->dy = dy;
+    if (context->recompute & qkv_part(context)) project_up(context, saved, weights, arena);
+    if (context->recompute & RECOMPUTE_ATTENTION_CORE) attention_core(context, a, arena);
+    saved->dy = dropout_backward(context, DROPOUT_ATTENTION, saved->dropout, dy, arena);
     saved->dq = layer_matrix_alloc(context, a->q.shape[1], arena);
     saved->dk = layer_matrix_alloc(context, a->k.shape[1], arena);
     saved->dv = layer_matrix_alloc(context, a->v.shape[1], arena);
     struct arena_mark mark = arena_mark(context->scratch);
     struct tensor d_viewed = layer_matrix_alloc(context, a->q.shape[1], context->scratch);
-    linear_backward_input(context, precision_activation(context->precision), d_viewed, dy, matrix(context, weights, OUT), false);
+    linear_backward_input(context, precision_activation(context->precision), d_viewed, saved->dy, matrix(context, weights, OUT), false);
     attention_backward(context, a, d_viewed, saved->dq, saved->dk, saved->dv);
     arena_release(context->scratch, mark);
 
@@ -185,6 +207,12 @@ void mla_attention_backward_weight(const struct layer_context *context, struct t
     linear_backward_weight(context, half(matrix(context, gradients, KV_UP), 1), half(up_bias, 1), saved->dv, saved->kv_latent);
     linear_backward_weight(context, matrix(context, gradients, KV_DOWN), bias(context, gradients, KV_DOWN), saved->dkv_latent, saved->normed);
     context->ops->rmsnorm_backward_weight(gradients[NORM], saved->dnormed, saved->x, saved->rstd);
+}
+
+double mla_attention_up_flops(const struct model_config *model, int64_t tokens)
+{
+    int64_t width = (int64_t)model->heads * model->head_dim, q_rank = model->mla.q_lora_rank;
+    return linear_forward_flops(tokens, q_rank ? q_rank : model->dim, width) + linear_forward_flops(tokens, model->mla.kv_lora_rank, 2 * width);
 }
 
 double mla_attention_forward_flops(const struct model_config *model, int64_t tokens)

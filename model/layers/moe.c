@@ -7,6 +7,10 @@
  * x, y, n, r [T,C]; z [T,E]; W1, W3 [F,C], W2 [C,F], an expert's F = expert_ffn, the shared one's = shared_ffn (0: none).
  * The rows of an expert are gathered into one matrix (no token is dropped, an expert may have none); Wr has no bias.
  *
+ * With dropout (dropout.c) y = x + m (r + f_shared(n)), and m dy stands below in the place of dy but for dx's own term.
+ * What the recomputation drops (moe_rmsnorm: n, moe_permute: the gathered rows, moe_activation: silu(..) * ..) is made again
+ * from what is kept before the backward reads it.
+ *
  * Backward, with dy: do[i] = w dy[token i] for each row i, dw[i] = <f(n)[i], dy[token i]>, then through each expert;
  *   dn = shared, then experts ascending, then dz Wr, each added to the one before;   dx = dy + rmsnorm'(dn).
  *
@@ -17,6 +21,7 @@
 #include <string.h>
 
 #include "model/deviations.h"
+#include "model/layers/dropout.h"
 #include "model/layers/layers.h"
 #include "model/layers/linear.h"
 #include "model/layers/router.h"
@@ -84,6 +89,12 @@ static struct tensor matrix_alloc(const struct layer_context *context, int64_t r
     return tensor_2d(arena_alloc(arena, bytes ? bytes : 1), storage, rows, columns);
 }
 
+static void activate(const struct layer_context *context, struct network_saved *saved)
+{
+    context->ops->swiglu_forward(saved->activated, saved->gate, saved->up);
+    tensor_round(saved->activated, precision_activation(context->precision));
+}
+
 static void network_forward(const struct layer_context *context, struct network_saved *saved, struct tensor out, struct tensor in,
                             const struct tensor *weights, bool is_cut, struct arena *arena)
 {
@@ -92,14 +103,15 @@ static void network_forward(const struct layer_context *context, struct network_
     saved->in = in;
     saved->gate = matrix_alloc(context, rows, ffn, arena);
     saved->up = matrix_alloc(context, rows, ffn, arena);
-    saved->activated = matrix_alloc(context, rows, ffn, arena);
     if (rows == 0) return;
+    struct arena_mark mark = arena_mark(context->scratch);
+    saved->activated = matrix_alloc(context, rows, ffn, layer_keeps(context, RECOMPUTE_MOE_ACTIVATION, arena));
     linear_forward(context, format, saved->gate, in, weights[W1], layer_bias(context, weights, B1));
     linear_forward(context, format, saved->up, in, weights[W3], layer_bias(context, weights, B3));
-    context->ops->swiglu_forward(saved->activated, saved->gate, saved->up);
-    tensor_round(saved->activated, format);
+    activate(context, saved);
     if (is_cut) row_parallel_forward(context, format, out, saved->activated, weights[W2], layer_bias(context, weights, B2));
     else linear_forward(context, format, out, saved->activated, weights[W2], layer_bias(context, weights, B2));
+    arena_release(context->scratch, mark);
 }
 
 static void network_backward_input(const struct layer_context *context, struct network_saved *saved, struct tensor d_in,
@@ -111,6 +123,10 @@ static void network_backward_input(const struct layer_context *context, struct n
     saved->d_gate = matrix_alloc(context, rows, ffn, arena);
     saved->d_up = matrix_alloc(context, rows, ffn, arena);
     if (rows == 0) return;
+    if (context->recompute & RECOMPUTE_MOE_ACTIVATION) {
+        saved->activated = matrix_alloc(context, rows, ffn, arena);
+        activate(context, saved);
+    }
     struct arena_mark mark = arena_mark(context->scratch);
     struct tensor d_activated = matrix_alloc(context, rows, ffn, context->scratch);
     linear_backward_input(context, format, d_activated, d_out, weights[W2], false);
@@ -137,6 +153,7 @@ struct moe_saved {
     struct routing routing;
     struct tensor rows_in, rows_out, row_weight; /* [rows, C] in the order of experts, [rows] */
     struct network_saved shared, *experts;       /* [experts] */
+    int dropout;                                 /* the mask's draw */
     struct tensor dnormed, d_logits;             /* from backward_input on */
 };
 
@@ -168,15 +185,36 @@ static void route(const struct layer_context *context, struct moe_saved *saved, 
     context->ops->gather_rows(tensor_2d(saved->row_weight.data, slots.storage, routing->rows, 1), slots, routing->slot);
 }
 
+static void norm(const struct layer_context *context, struct moe_saved *saved, const struct tensor *weights, struct arena *arena)
+{
+    saved->normed = layer_matrix_alloc(context, context->model->dim, arena);
+    context->ops->rmsnorm_forward(saved->normed, saved->rstd, saved->x, weights[NORM], context->model->norm_eps);
+    tensor_round(saved->normed, precision_activation(context->precision));
+}
+
+static void permute(const struct layer_context *context, struct moe_saved *saved, struct arena *arena)
+{
+    saved->rows_in = matrix_alloc(context, saved->routing.rows, context->model->dim, arena);
+    context->ops->gather_rows(saved->rows_in, saved->normed, saved->routing.token);
+    tensor_site(context->plan, &site_moe_dispatch, context->where, saved->rows_in);
+}
+
+/* Before the backward: what the forward did not keep. */
+static void make_again(const struct layer_context *context, struct moe_saved *saved, const struct tensor *weights, struct arena *arena)
+{
+    if (context->recompute & RECOMPUTE_MOE_RMSNORM) norm(context, saved, weights, arena);
+    if (context->recompute & RECOMPUTE_MOE_PERMUTE) permute(context, saved, arena);
+    if (context->model->moe.shared_ffn > 0) saved->shared.in = saved->normed;
+    for (int e = 0; e < context->model->moe.experts; e++) saved->experts[e].in = rows_of(saved->rows_in, &saved->routing, e);
+}
+
 static void run_experts(const struct layer_context *context, struct moe_saved *saved, struct tensor routed,
                         const struct tensor *weights, struct arena *arena)
 {
     const struct model_config *model = context->model;
     const struct routing *routing = &saved->routing;
-    saved->rows_in = matrix_alloc(context, routing->rows, model->dim, arena);
+    permute(context, saved, layer_keeps(context, RECOMPUTE_MOE_PERMUTE, arena));
     saved->rows_out = matrix_alloc(context, routing->rows, model->dim, arena);
-    context->ops->gather_rows(saved->rows_in, saved->normed, routing->token);
-    tensor_site(context->plan, &site_moe_dispatch, context->where, saved->rows_in);
     saved->experts = arena_zalloc(arena, (size_t)model->moe.experts * sizeof *saved->experts);
     for (int e = 0; e < model->moe.experts; e++) {
         network_forward(context, &saved->experts[e], rows_of(saved->rows_out, routing, e), rows_of(saved->rows_in, routing, e),
@@ -198,11 +236,9 @@ void *moe_forward(const struct layer_context *context, struct tensor y, struct t
 
     saved->x = x;
     saved->rstd = layer_vector_alloc(context, layer_rows(context), arena);
-    saved->normed = layer_matrix_alloc(context, context->model->dim, arena);
-    ops->rmsnorm_forward(saved->normed, saved->rstd, x, weights[NORM], context->model->norm_eps);
-    tensor_round(saved->normed, format);
-    route(context, saved, weights, arena);
     struct arena_mark mark = arena_mark(context->scratch);
+    norm(context, saved, weights, layer_keeps(context, RECOMPUTE_MOE_RMSNORM, arena));
+    route(context, saved, weights, arena);
     struct tensor routed = layer_matrix_alloc(context, context->model->dim, context->scratch);
     run_experts(context, saved, routed, weights, arena);
     if (context->model->moe.shared_ffn > 0) {
@@ -210,6 +246,7 @@ void *moe_forward(const struct layer_context *context, struct tensor y, struct t
         ops->vector_add(routed.data, routed.data, y.data, count);
         tensor_round(routed, format);
     }
+    saved->dropout = dropout_forward(context, DROPOUT_FEED_FORWARD, routed);
     ops->vector_add(y.data, x.data, routed.data, count);
     tensor_round(y, context->precision->residual);
     arena_release(context->scratch, mark);
@@ -247,9 +284,11 @@ void moe_backward_input(const struct layer_context *context, struct tensor dx, s
     struct moe_saved *saved = block_saved;
     const struct model_config *model = context->model;
 
+    make_again(context, saved, weights, arena);
+    struct tensor masked = dropout_backward(context, DROPOUT_FEED_FORWARD, saved->dropout, dy, arena);
     saved->dnormed = layer_matrix_alloc(context, model->dim, arena);
     if (model->moe.shared_ffn > 0) {
-        network_backward_input(context, &saved->shared, saved->dnormed, dy, weights + FIRST_NETWORK, arena);
+        network_backward_input(context, &saved->shared, saved->dnormed, masked, weights + FIRST_NETWORK, arena);
         column_parallel_backward(context, precision_activation(context->precision), saved->dnormed);
     } else {
         memset(saved->dnormed.data, 0, (size_t)tensor_bytes(saved->dnormed));
@@ -257,7 +296,7 @@ void moe_backward_input(const struct layer_context *context, struct tensor dx, s
     saved->d_logits = layer_matrix_alloc(context, model->moe.experts, arena);
     struct arena_mark mark = arena_mark(context->scratch);
     struct tensor d_weight = layer_matrix_alloc(context, model->moe.top_k, context->scratch);
-    backward_experts(context, saved, dy, d_weight, weights, arena);
+    backward_experts(context, saved, masked, d_weight, weights, arena);
     router_backward(context, &saved->routing, d_weight, saved->d_logits);
     arena_release(context->scratch, mark);
     struct precision precision;

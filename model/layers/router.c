@@ -27,7 +27,7 @@ static void set(struct tensor t, int64_t i, double value)
 }
 
 /* Of those not taken yet the largest; what is not a number is smaller than all. */
-static int32_t largest(struct tensor score, int64_t row, int experts, const int32_t *taken, int taken_count)
+static int32_t largest(struct tensor score, int64_t row, int experts, const int32_t *taken, int taken_count, bool ties_to_last)
 {
     int32_t best = -1;
     double most = 0;
@@ -35,20 +35,20 @@ static int32_t largest(struct tensor score, int64_t row, int experts, const int3
         double value = get(score, row * experts + e);
         bool free = true;
         for (int i = 0; i < taken_count; i++) free = free && taken[i] != e;
-        if (!free || (best >= 0 && !(value > most || (isnan(most) && !isnan(value))))) continue;
+        if (!free || (best >= 0 && !(value > most || (ties_to_last && value == most) || (isnan(most) && !isnan(value))))) continue;
         best = e;
         most = value;
     }
     return best;
 }
 
-static void choose(struct routing *routing, int64_t tokens, int experts, int top_k, struct arena *arena)
+static void choose(struct routing *routing, int64_t tokens, int experts, int top_k, bool ties_to_last, struct arena *arena)
 {
     routing->chosen = arena_alloc(arena, (size_t)(tokens * top_k) * sizeof *routing->chosen);
     for (int64_t t = 0; t < tokens; t++) {
         for (int k = 0; k < top_k; k++) {
             int32_t *chosen = routing->chosen + t * top_k;
-            chosen[k] = largest(routing->score, t, experts, chosen, k);
+            chosen[k] = largest(routing->score, t, experts, chosen, k, ties_to_last);
             set(routing->picked, t * top_k + k, get(routing->score, t * experts + chosen[k]));
         }
     }
@@ -102,7 +102,7 @@ void router_forward(const struct layer_context *context, struct routing *routing
     if (moe->score == MOE_SCORE_SIGMOID) context->ops->sigmoid_forward(routing->score, logits);
     else context->ops->softmax_forward(routing->score, logits);
     layer_tensor(context, &site_moe_scores, 0, routing->score);
-    choose(routing, tokens, moe->experts, moe->top_k, arena);
+    choose(routing, tokens, moe->experts, moe->top_k, context->ties_to_last, arena);
     weigh(context, routing, tokens, moe->top_k);
     sort_by_expert(routing, tokens, moe->experts, moe->top_k, arena);
 }

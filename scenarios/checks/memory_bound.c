@@ -3,6 +3,8 @@
  *   micro-batches in flight   GPipe: m.  1F1B: min(p - r, m) on stage r
  *   gathered units            zero 3: one and those that are prefetched, beside the embedding where it is the output too;
  *                             all of the stage's where they are not resharded after the forward
+ *   layers held               more of a layer than its input: at most its micro-batches in flight times its layers on a stage;
+ *                             one with recompute full, while its backward runs
  *   bytes                     parameters, gradients, optimizer state as zero 0 and 3 say, to the element
  * Limit: exact, from above for what is in flight: less is no fault. Sites: pp.schedule. */
 #include <math.h>
@@ -23,6 +25,12 @@ static int units_bound(const struct record *record, const struct rank_record *ra
     if (layout->zero != ZERO_3 || !layout->reshard_after_forward) return units;
     int bound = 1 + layout->prefetch + (tied && last ? 1 : 0);
     return bound < units ? bound : units;
+}
+
+static int layers_bound(const struct record *record, const struct rank_record *rank, int in_flight)
+{
+    int layers = record->config.layout.layers_per_stage[rank->stage];
+    return record->config.layout.recompute.mode == RECOMPUTE_FULL ? layers > 0 : in_flight * layers;
 }
 
 /* Elements of a rank's parameters, gradients and moments by the closed form of its zero stage; those that buckets cut
@@ -100,6 +108,7 @@ static void run(const struct evidence *e, struct check_output *output)
         const struct rank_record *rank = &record->rank[r];
         int due = schedule->in_flight(record->config.layout.pp, record->config.layout.microbatches, rank->stage);
         find(output, record, rank, rank->microbatches_peak, due, "micro-batches");
+        find(output, record, rank, rank->layers_peak, layers_bound(record, rank, due), "layers' activations");
         find(output, record, rank, rank->unsharded_peak, units_bound(record, rank), "gathered units");
         check_bytes(e, output, rank);
     }

@@ -30,12 +30,14 @@ static bool has_shared(const struct model_config *model, int layer)
 }
 
 /* Calls of a micro-batch at a site within one unit. */
-static int calls_due(const struct model_config *model, const struct site *site, int unit)
+static int calls_due(const struct run_config *config, const struct site *site, int unit)
 {
+    const struct model_config *model = &config->model;
+    int forwards = config->layout.recompute.mode == RECOMPUTE_FULL ? 2 : 1; /* a layer's forward is run again, its sums with it */
     bool is_layer = unit >= 1 && unit <= model->layers, head = unit == model->layers + 1;
     if (site == &site_tp_embedding_reduce) return unit == 0;
     if (site == &site_tp_loss_max || site == &site_tp_loss_reduce) return head;
-    if (site == &site_tp_row_reduce) return is_layer ? 1 + has_shared(model, unit - 1) : 0;
+    if (site == &site_tp_row_reduce) return is_layer ? forwards * (1 + has_shared(model, unit - 1)) : 0;
     if (head) return 1;
     return is_layer ? (model->attention == ATTENTION_MLA ? 2 : 1) + has_shared(model, unit - 1) : 0;
 }
@@ -111,7 +113,7 @@ static void check_site(const struct evidence *e, struct check_output *output, co
     }
     for (int cell = 0; cell < steps * M * units; cell++) {
         int unit = cell % units, own = unit >= rank->first_unit && unit < rank->first_unit + rank->units;
-        int due = own ? calls_due(&config->model, site, unit) : 0;
+        int due = own ? calls_due(config, site, unit) : 0;
         if (made[cell] != due)
             find_call(e, output, site, rank->rank, cell / units / M, cell / units % M, unit, made[cell] < due ? "missing-sum" : "doubled-sum", due, made[cell]);
     }

@@ -1,0 +1,188 @@
+/* rng: every dropout mask comes from the stream that is due to it, and what is computed again is what was computed.
+ *
+ * The ledger of draws has a line a sequence, layer and place: which stream, which of its counters, and a digest of the mask
+ * that was applied. Due, anew from names: the stream of (seed, step, layer, place, sequence), counters 0 to positions x
+ * channels. So ranks that hold the same sequence draw the same mask, those that hold others draw others, and every layout
+ * draws what one rank draws, whose digests are compared too. A recomputation draws what its forward drew, all of it and
+ * nothing else; and its output has the bits of the forward's.
+ * Limit: exact. Sites: dropout.sequence; of a recomputation recompute.restore_rng where its draws differ,
+ * recompute.reselect where the router was not held to its choice, else recompute.input. */
+#include <stdlib.h>
+
+#include "model/layers/dropout.h"
+#include "model/sites.h"
+#include "scenarios/check.h"
+#include "scenarios/facts.h"
+
+/* A run's or rank's draws by (step, sequence, layer, place). */
+struct draws { int steps, sequences, layers; const struct draw_fact **of; };
+
+static struct draws draws_new(const struct record *record)
+{
+    struct draws draws = {record->config.train.steps, record->config.train.global_batch, record->config.model.layers, NULL};
+    draws.of = memory_zalloc((size_t)draws.steps * (size_t)draws.sequences * (size_t)draws.layers * DROPOUT_PLACES * sizeof *draws.of);
+    return draws;
+}
+
+static const struct draw_fact **draw_at(const struct draws *draws, const struct draw_fact *fact)
+{
+    size_t layer = (size_t)(fact->unit - 1), row = (size_t)fact->step * (size_t)draws->sequences + (size_t)fact->sequence;
+    return &draws->of[(row * (size_t)draws->layers + layer) * DROPOUT_PLACES + (size_t)fact->place];
+}
+
+/* A run that stops being finite is looked at up to there. */
+static bool is_looked_at(const struct draws *draws, const struct draw_fact *fact)
+{
+    return fact->step < draws->steps;
+}
+
+static void draws_clear(struct draws *draws, const struct rank_record *rank)
+{
+    for (int i = 0; i < rank->draws.count; i++) {
+        if (is_looked_at(draws, &rank->draws.items[i])) *draw_at(draws, &rank->draws.items[i]) = NULL;
+    }
+}
+
+/* The forwards' alone: they come before what is drawn again. */
+static void draws_add(struct draws *draws, const struct rank_record *rank)
+{
+    for (int i = 0; i < rank->draws.count; i++) {
+        if (!rank->draws.items[i].again && is_looked_at(draws, &rank->draws.items[i])) *draw_at(draws, &rank->draws.items[i]) = &rank->draws.items[i];
+    }
+}
+
+static const char *place_name(int place)
+{
+    return place == DROPOUT_ATTENTION ? "attention" : "feed-forward";
+}
+
+static struct finding finding_of(const struct evidence *e, const struct site *site, int rank, const struct draw_fact *fact, const char *pattern)
+{
+    struct finding finding = finding_new(site, place_at_unit(&e->parallel->config, rank, fact->step, fact->microbatch, fact->unit));
+    finding_pattern(&finding, pattern);
+    return finding;
+}
+
+static uint64_t stream_due(const struct run_config *config, const struct draw_fact *fact, int64_t sequence)
+{
+    return dropout_stream(config->seed, fact->step, fact->unit - 1, (enum dropout_place)fact->place, sequence, 0).key;
+}
+
+/* A forward's mask. */
+static void check_draw(const struct evidence *e, struct check_output *output, const struct draws *alone, const struct rank_record *rank,
+                       const struct draw_fact *fact)
+{
+    const struct run_config *config = &e->parallel->config;
+    uint64_t count = (uint64_t)config->model.seq * (uint64_t)config->model.dim;
+    const struct draw_fact *other = is_looked_at(alone, fact) ? *draw_at(alone, fact) : NULL;
+    bool stream = fact->stream == stream_due(config, fact, fact->sequence), counters = fact->first == 0 && fact->count == count;
+    bool good = stream && counters && (!other || other->stream != fact->stream || other->kept == fact->kept);
+    check_value(output, !good, 0);
+    if (good) return;
+    int of_rank_0 = fact->sequence - rank->data_rank * (config->train.global_batch / layout_data_ranks(&config->layout));
+    bool same = !stream && rank->data_rank > 0 && fact->stream == stream_due(config, fact, of_rank_0);
+    struct finding finding = finding_of(e, &site_dropout_sequence, rank->rank, fact, same ? "same-stream" : stream ? "other-mask" : "other-stream");
+    finding_say(&finding, "rank %d drops after %s of layer %d in step %d, micro-batch %d by a mask of sequence %d that is not its own%s", rank->rank,
+                place_name(fact->place), fact->unit - 1, fact->step, fact->microbatch, fact->sequence, same ? " but that of data rank 0" : "");
+    check_find(output, &finding);
+}
+
+static bool is_same_draw(const struct draw_fact *a, const struct draw_fact *b)
+{
+    return a->stream == b->stream && a->first == b->first && a->count == b->count && a->kept == b->kept;
+}
+
+static void check_again(const struct evidence *e, struct check_output *output, const struct draws *forward, const struct rank_record *rank,
+                        const struct draw_fact *fact)
+{
+    const struct draw_fact *first = *draw_at(forward, fact);
+    bool good = first && is_same_draw(first, fact);
+    check_value(output, !good, 0);
+    if (good) return;
+    struct finding finding = finding_of(e, &site_recompute_restore_rng, rank->rank, fact, "redrawn");
+    finding_say(&finding, "rank %d computes layer %d again in step %d, micro-batch %d with another dropout mask after %s than its forward had",
+                rank->rank, fact->unit - 1, fact->step, fact->microbatch, place_name(fact->place));
+    check_find(output, &finding);
+}
+
+/* As many draws again as there were, once the run is over. */
+static void check_whole(const struct evidence *e, struct check_output *output, const struct rank_record *rank)
+{
+    int forward = 0, again = 0;
+    for (int i = 0; i < rank->draws.count; i++) *(rank->draws.items[i].again ? &again : &forward) += 1;
+    int due = e->parallel->config.layout.recompute.mode == RECOMPUTE_FULL ? forward : 0;
+    check_value(output, again, due);
+    if (again == due || !facts_finished(e->parallel)) return;
+    struct finding finding = finding_new(&site_recompute_restore_rng, place_at(rank->rank, -1, -1));
+    finding.expected = due;
+    finding.got = again;
+    finding_pattern(&finding, "count");
+    finding_say(&finding, "rank %d draws %d masks in recomputations where its forwards drew %d", rank->rank, again, due);
+    check_find(output, &finding);
+}
+
+/* Were the masks of this recomputation others? Told by themselves. */
+static bool was_redrawn(const struct draws *forward, const struct rank_record *rank, const struct recompute_fact *fact)
+{
+    for (int i = 0; i < rank->draws.count; i++) {
+        const struct draw_fact *draw = &rank->draws.items[i];
+        if (!draw->again || draw->step != fact->step || draw->microbatch != fact->microbatch || draw->unit != fact->unit) continue;
+        const struct draw_fact *first = *draw_at(forward, draw);
+        if (!first || !is_same_draw(first, draw)) return true;
+    }
+    return false;
+}
+
+static void check_output_again(const struct evidence *e, struct check_output *output, const struct draws *forward, const struct rank_record *rank,
+                               const struct recompute_fact *fact)
+{
+    if (fact->step >= forward->steps) return;
+    check_value(output, fact->output != fact->again, 0);
+    if (fact->output == fact->again || was_redrawn(forward, rank, fact)) return;
+    bool reselected = facts_was_chosen(rank, &site_recompute_reselect, fact->step, fact->unit);
+    struct finding finding = finding_new(reselected ? &site_recompute_reselect : &site_recompute_input,
+                                         place_at_unit(&e->parallel->config, rank->rank, fact->step, fact->microbatch, fact->unit));
+    finding_pattern(&finding, reselected ? "reselected" : "other-output");
+    finding_say(&finding, "rank %d computes layer %d again in step %d, micro-batch %d, and it gives other numbers than its forward gave%s", rank->rank,
+                fact->unit - 1, fact->step, fact->microbatch, reselected ? ": its router chose again" : "");
+    check_find(output, &finding);
+}
+
+static void check_rank(const struct evidence *e, struct check_output *output, const struct draws *alone, struct draws *forward,
+                       const struct rank_record *rank)
+{
+    draws_add(forward, rank);
+    for (int i = 0; i < rank->draws.count; i++) {
+        const struct draw_fact *fact = &rank->draws.items[i];
+        if (!is_looked_at(forward, fact)) continue;
+        if (fact->again) check_again(e, output, forward, rank, fact);
+        else check_draw(e, output, alone, rank, fact);
+    }
+    check_whole(e, output, rank);
+    for (int i = 0; i < rank->recomputations.count; i++) check_output_again(e, output, forward, rank, &rank->recomputations.items[i]);
+    draws_clear(forward, rank);
+}
+
+static void run(const struct evidence *e, struct check_output *output)
+{
+    const struct record *record = e->parallel;
+    if (record->config.model.dropout == 0 && record->config.layout.recompute.mode != RECOMPUTE_FULL) {
+        check_skip(output, "no dropout, and no layer is computed again");
+        return;
+    }
+    struct draws alone = draws_new(e->standalone), forward = draws_new(record);
+    check_value(output, 0, 1);
+    draws_add(&alone, &e->standalone->rank[0]);
+    for (int r = 0; r < record->ranks; r++) check_rank(e, output, &alone, &forward, &record->rank[r]);
+    free(alone.of);
+    free(forward.of);
+}
+
+const struct check check_rng = {
+    .id = "rng",
+    .proves = "every dropout mask is drawn from the stream due to its sequence, layer and place, and a layer that is computed "
+              "again draws, and gives, the same bits as before",
+    .tier = "default",
+    .measures = "masks and outputs that differ",
+    .run = run,
+};
