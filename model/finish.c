@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/balance.h"
 #include "model/choices.h"
 #include "model/precision.h"
 #include "model/loss_convention.h"
@@ -377,6 +378,7 @@ void step_finish(struct program *p)
     reduce_tied(p);
     bool skipped = loss_scale_unscale(p);
     grad_scale(p);
+    balance_update(p);
     for (int i = 0; i < p->units_count; i++) {
         if (p->units[i].trained_count > 0) unit_record_gradient(&p->units[i], &p->context, p->step, -1, GRADIENT_REDUCED, -1);
     }

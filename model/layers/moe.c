@@ -5,7 +5,7 @@
  *   y = x + (r + f_shared(n))
  *
  * x, y, n, r [T,C]; z [T,E]; W1, W3 [F,C], W2 [C,F], an expert's F = expert_ffn, the shared one's = shared_ffn (0: none).
- * The rows of an expert are gathered into one matrix (no token is dropped, an expert may have none); Wr has no bias.
+ * The rows of an expert are gathered into one matrix (an expert may have none; a pair without room has no row); Wr has no bias.
  *
  * Backward, with dy: do[i] = w dy[token i] for each row i, dw[i] = <f(n)[i], dy[token i]>, then through each expert;
  *   dn = shared, then experts ascending, then dz Wr, each added to the one before;   dx = dy + rmsnorm'(dn).
@@ -17,6 +17,7 @@
 #include "model/deviations.h"
 #include "model/layers/layers.h"
 #include "model/layers/linear.h"
+#include "model/layers/moe_note.h"
 #include "model/layers/router.h"
 #include "model/params.h"
 #include "model/precision.h"
@@ -76,9 +77,11 @@ static struct tensor matrix_alloc(const struct layer_context *context, int64_t r
     return tensor_2d(arena_alloc(arena, bytes ? bytes : 1), storage, rows, columns);
 }
 
+/* last_bias: whether b2 is added. */
 static void network_forward(const struct layer_context *context, struct network_saved *saved, struct tensor out, struct tensor in,
-                            const struct tensor *weights, struct arena *arena)
+                            const struct tensor *weights, bool last_bias, struct arena *arena)
 {
+    struct tensor none = {.data = NULL};
     enum format format = precision_activation(context->precision);
     int64_t rows = in.shape[0], ffn = weights[W1].shape[0];
     saved->in = in;
@@ -90,7 +93,7 @@ static void network_forward(const struct layer_context *context, struct network_
     linear_forward(context, format, saved->up, in, weights[W3], layer_bias(context, weights, B3));
     context->ops->swiglu_forward(saved->activated, saved->gate, saved->up);
     tensor_round(saved->activated, format);
-    linear_forward(context, format, out, saved->activated, weights[W2], layer_bias(context, weights, B2));
+    linear_forward(context, format, out, saved->activated, weights[W2], last_bias ? layer_bias(context, weights, B2) : none);
 }
 
 static void network_backward_input(const struct layer_context *context, struct network_saved *saved, struct tensor d_in,
@@ -113,10 +116,11 @@ static void network_backward_input(const struct layer_context *context, struct n
     linear_backward_input(context, format, d_in, saved->d_up, weights[W3], true);
 }
 
-static void network_backward_weight(const struct layer_context *context, const struct network_saved *saved, struct tensor *gradients)
+static void network_backward_weight(const struct layer_context *context, const struct network_saved *saved, struct tensor *gradients, bool last_bias)
 {
+    struct tensor none = {.data = NULL};
     if (saved->in.shape[0] == 0) return;
-    linear_backward_weight(context, gradients[W2], layer_bias(context, gradients, B2), saved->d_out, saved->activated);
+    linear_backward_weight(context, gradients[W2], last_bias ? layer_bias(context, gradients, B2) : none, saved->d_out, saved->activated);
     linear_backward_weight(context, gradients[W1], layer_bias(context, gradients, B1), saved->d_gate, saved->in);
     linear_backward_weight(context, gradients[W3], layer_bias(context, gradients, B3), saved->d_up, saved->in);
 }
@@ -128,6 +132,8 @@ struct moe_saved {
     struct routing routing;
     struct tensor rows_in, rows_out, row_weight; /* [rows, C] in the order of experts, [rows] */
     struct network_saved shared, *experts;       /* [experts] */
+    bool bias_apart;                             /* experts' output biases are added behind the weights */
+    struct tensor d_routed;                      /* where they are: dy */
     struct tensor dnormed, d_logits;             /* from backward_input on */
 };
 
@@ -143,7 +149,7 @@ static struct layer_context router_context(const struct layer_context *context, 
 
 static struct tensor rows_of(struct tensor t, const struct routing *routing, int e)
 {
-    return tensor_rows(t, routing->first[e], routing->first[e + 1] - routing->first[e]);
+    return tensor_rows(t, routing->bounds[e], routing->bounds[e + 1] - routing->bounds[e]);
 }
 
 static void route(const struct layer_context *context, struct moe_saved *saved, const struct tensor *weights, struct arena *arena)
@@ -156,7 +162,36 @@ static void route(const struct layer_context *context, struct moe_saved *saved, 
     const struct routing *routing = &saved->routing;
     saved->row_weight = tensor_1d(matrix_alloc(context, routing->rows, 1, arena).data, context->ops->storage, routing->rows);
     struct tensor slots = tensor_2d(routing->weight.data, routing->weight.storage, routing->rows, 1);
-    context->ops->gather_rows(tensor_2d(saved->row_weight.data, slots.storage, routing->rows, 1), slots, routing->slot);
+    context->ops->gather_rows(tensor_2d(saved->row_weight.data, slots.storage, routing->rows, 1), slots, routing->back_slot);
+}
+
+/* What an expert's bias adds to its tokens where no weight multiplies it; its gradient. */
+static void add_biases(const struct layer_context *context, const struct moe_saved *saved, struct tensor routed, const struct tensor *weights)
+{
+    const struct routing *routing = &saved->routing;
+    int64_t dim = context->model->dim;
+    for (int e = 0; e < context->model->moe.experts && saved->bias_apart; e++) {
+        struct tensor bias = weights[expert_at(context->model, e) + B2];
+        for (int64_t i = routing->bounds[e]; i < routing->bounds[e + 1]; i++) {
+            for (int64_t c = 0; c < dim; c++) {
+                int64_t at = routing->back_token[i] * dim + c;
+                router_set(routed, at, router_get(routed, at) + router_get(bias, c));
+            }
+        }
+    }
+}
+
+static void add_biases_backward(const struct layer_context *context, const struct moe_saved *saved, struct tensor *gradients)
+{
+    const struct routing *routing = &saved->routing;
+    int64_t dim = context->model->dim;
+    for (int e = 0; e < context->model->moe.experts && saved->bias_apart; e++) {
+        struct tensor bias = gradients[expert_at(context->model, e) + B2];
+        for (int64_t i = routing->bounds[e]; i < routing->bounds[e + 1]; i++) {
+            for (int64_t c = 0; c < dim; c++)
+                router_set(bias, c, router_get(bias, c) + router_get(saved->d_routed, routing->back_token[i] * dim + c));
+        }
+    }
 }
 
 static void run_experts(const struct layer_context *context, struct moe_saved *saved, struct tensor routed,
@@ -166,17 +201,20 @@ static void run_experts(const struct layer_context *context, struct moe_saved *s
     const struct routing *routing = &saved->routing;
     saved->rows_in = matrix_alloc(context, routing->rows, model->dim, arena);
     saved->rows_out = matrix_alloc(context, routing->rows, model->dim, arena);
-    context->ops->gather_rows(saved->rows_in, saved->normed, routing->token);
+    context->ops->gather_rows(saved->rows_in, saved->normed, routing->from);
     tensor_site(context->plan, &site_moe_dispatch, context->where, saved->rows_in);
     saved->experts = arena_zalloc(arena, (size_t)model->moe.experts * sizeof *saved->experts);
+    saved->bias_apart = model->bias && !decision_site(context->plan, &site_moe_expert_bias, context->where, true, true);
     for (int e = 0; e < model->moe.experts; e++) {
         network_forward(context, &saved->experts[e], rows_of(saved->rows_out, routing, e), rows_of(saved->rows_in, routing, e),
-                        weights + expert_at(model, e), arena);
+                        weights + expert_at(model, e), !saved->bias_apart, arena);
     }
     memset(routed.data, 0, (size_t)tensor_bytes(routed));
-    context->ops->scatter_add_rows(routed, saved->rows_out, routing->token, saved->row_weight);
+    context->ops->scatter_add_rows(routed, saved->rows_out, routing->back_token, saved->row_weight);
+    add_biases(context, saved, routed, weights);
     tensor_round(routed, precision_activation(context->precision));
     layer_tensor(context, &site_moe_combine, 0, routed);
+    moe_note_forward(context, routing, saved->normed, saved->rows_in, saved->rows_out, routed);
 }
 
 void *moe_forward(const struct layer_context *context, struct tensor y, struct tensor x, const struct tensor *weights,
@@ -197,7 +235,7 @@ void *moe_forward(const struct layer_context *context, struct tensor y, struct t
     struct tensor routed = layer_matrix_alloc(context, context->model->dim, context->scratch);
     run_experts(context, saved, routed, weights, arena);
     if (context->model->moe.shared_ffn > 0) {
-        network_forward(context, &saved->shared, y, saved->normed, weights + FIRST_NETWORK, arena);
+        network_forward(context, &saved->shared, y, saved->normed, weights + FIRST_NETWORK, true, arena);
         ops->vector_add(routed.data, routed.data, y.data, count);
         tensor_round(routed, format);
     }
@@ -216,18 +254,22 @@ static void backward_experts(const struct layer_context *context, struct moe_sav
     enum format format = precision_activation(context->precision);
     struct tensor d_out = matrix_alloc(context, routing->rows, model->dim, arena);
     struct tensor d_rows = matrix_alloc(context, routing->rows, model->dim, context->scratch);
-    context->ops->gather_rows(d_out, dy, routing->token);
+    context->ops->gather_rows(d_out, dy, routing->back_token);
+    if (saved->bias_apart) saved->d_routed = dy;
     struct tensor dots = tensor_1d(matrix_alloc(context, routing->rows, 1, context->scratch).data, dy.storage, routing->rows);
     context->ops->row_dots(dots, saved->rows_out, d_out);
-    for (int64_t i = 0; i < routing->rows; i++)
-        format_set(d_weight.data, (size_t)routing->slot[i], d_weight.storage, format_get(dots.data, (size_t)i, dots.storage));
+    memset(d_weight.data, 0, (size_t)tensor_bytes(d_weight));
+    for (int64_t i = 0; i < routing->rows; i++) router_set(d_weight, routing->back_slot[i], router_get(dots, i));
+    moe_note_gate(context, d_weight, true);
+    tensor_site(context->plan, &site_moe_gate_gradient, context->where, d_weight);
+    moe_note_gate(context, d_weight, false);
     context->ops->scale_rows(d_out, d_out, saved->row_weight);
     tensor_round(d_out, format);
     for (int e = 0; e < model->moe.experts; e++) {
         network_backward_input(context, &saved->experts[e], rows_of(d_rows, routing, e), rows_of(d_out, routing, e),
                                weights + expert_at(model, e), arena);
     }
-    context->ops->scatter_add_rows(saved->dnormed, d_rows, routing->token, (struct tensor){.data = NULL});
+    context->ops->scatter_add_rows(saved->dnormed, d_rows, routing->from, (struct tensor){.data = NULL});
     tensor_round(saved->dnormed, format);
 }
 
@@ -259,9 +301,10 @@ void moe_backward_weight(const struct layer_context *context, struct tensor *gra
 {
     const struct model_config *model = context->model;
     struct moe_saved *saved = block_saved;
-    if (model->moe.shared_ffn > 0) network_backward_weight(context, &saved->shared, gradients + FIRST_NETWORK);
+    if (model->moe.shared_ffn > 0) network_backward_weight(context, &saved->shared, gradients + FIRST_NETWORK, true);
     for (int e = 0; e < model->moe.experts; e++)
-        network_backward_weight(context, &saved->experts[e], gradients + expert_at(model, e));
+        network_backward_weight(context, &saved->experts[e], gradients + expert_at(model, e), !saved->bias_apart);
+    add_biases_backward(context, saved, gradients);
     linear_backward_weight(context, gradients[ROUTER], (struct tensor){.data = NULL}, saved->d_logits, saved->normed);
     context->ops->rmsnorm_backward_weight(gradients[NORM], saved->dnormed, saved->x, saved->rstd);
 }
