@@ -18,7 +18,9 @@ enum { VARIANT_CAUSAL = 1, VARIANT_ROPE = 2, VARIANT_BIAS = 4, VARIANT_DOCUMENTS
        VARIANTS = 32,
        /* Beside those: another kind of layer, and its own choices. */
        VARIANT_LATENT = 32, VARIANT_EXPERTS = 64, VARIANT_QUERIES_DIRECT = 128, VARIANT_SOFTMAX_SCORES = 256,
-       VARIANT_SUM = 512, VARIANT_AS_THEY_ARE = 1024, VARIANT_NOT_SHARED = 2048 };
+       VARIANT_SUM = 512, VARIANT_AS_THEY_ARE = 1024, VARIANT_NOT_SHARED = 2048,
+       VARIANT_AUXILIARY = 1 << 12, VARIANT_SELECTION_BIAS = 1 << 13, VARIANT_GROUPS = 1 << 14, VARIANT_CAPACITY = 1 << 15,
+       VARIANT_AFTER_DROP = 1 << 16, VARIANT_POSITION = 1 << 17 };
 
 enum part { PART_LINEAR, PART_BLOCK, PART_LAYER, PART_HEAD, PART_EMBEDDING };
 
@@ -41,6 +43,11 @@ struct problem {
     struct tensor output;             /* [T, width] or [T]: of the last run */
     int variables;
     struct variable variable[VARIABLES_MAX];
+    struct router_run router;         /* of the variants that have one: two cells of unequal size, some padding */
+    struct routing_fact fact;         /* what it noted in the last run */
+    int64_t cell_first[3];
+    double selection_bias[6], aux_scale[2];
+    bool padding[ROWS];
 };
 
 static const struct ops *get_ops(enum format storage)
@@ -117,6 +124,32 @@ static void make_inputs(struct problem *p)
     fill(p->x, "x", 0.1, 1.0);
 }
 
+/* Auxiliary losses of two cells, weighed differently; a bias that changes the choice; room for some of the pairs only. */
+static void make_router(struct problem *p, int variant)
+{
+    struct moe_config *moe = &p->model.moe;
+    static const double bias[6] = {.11, -.07, .02, .13, -.05, .03};
+    memcpy(p->selection_bias, bias, sizeof bias);
+    memcpy(p->cell_first, (const int64_t[]){0, SEQ, ROWS}, sizeof p->cell_first);
+    memcpy(p->aux_scale, (const double[]){1.3, .6}, sizeof p->aux_scale);
+    for (int t = 0; t < ROWS; t++) p->padding[t] = t % SEQ >= SEQ - t / SEQ;
+    if (variant & VARIANT_AUXILIARY) {
+        moe->aux_loss_coeff = 3.1;
+        moe->z_loss_coeff = .7;
+    }
+    if (variant & VARIANT_GROUPS) {
+        moe->experts = 6;
+        moe->groups = 3;
+        moe->groups_chosen = 2;
+    }
+    if (variant & VARIANT_CAPACITY) moe->capacity_factor = .8;
+    moe->normalize_after_drop = (variant & VARIANT_AFTER_DROP) != 0;
+    moe->drop = variant & VARIANT_POSITION ? MOE_DROP_POSITION : MOE_DROP_PROBS;
+    p->router = (struct router_run){.bias = variant & VARIANT_SELECTION_BIAS ? p->selection_bias : NULL, .cells = 2, .cell_first = p->cell_first,
+                                    .aux_scale = p->aux_scale, .padding = p->padding, .fact = &p->fact, .fact_arena = p->run};
+    if (variant >= VARIANT_AUXILIARY) p->context.router = &p->router;
+}
+
 static struct problem *problem_new(enum part part, enum layer_kind_index block, int variant, enum format storage)
 {
     struct problem *p = calloc(1, sizeof *p);
@@ -143,6 +176,7 @@ static struct problem *problem_new(enum part part, enum layer_kind_index block, 
         .model = &p->model, .layer = LAYER, .ops = get_ops(storage), .batch = BATCH, .seq = SEQ, .positions = p->positions,
         .documents = p->model.document_mask ? p->documents : NULL, .scratch = arena_new("test scratch", true),
     };
+    make_router(p, variant);
     make_inputs(p);
     p->cotangent = part == PART_HEAD ? make(p, ROWS, 0) : make(p, ROWS, part == PART_LINEAR ? FFN : DIM);
     fill(p->cotangent, "cotangent", 0.0, 1.0);
@@ -262,15 +296,17 @@ static double problem_run(struct problem *p, int what)
 {
     struct arena_mark mark = arena_mark(p->run);
     size_t scratch_used = arena_used(p->context.scratch);
+    p->fact = (struct routing_fact){.whole = true};
     memory_poison(p->output.data, (size_t)tensor_bytes(p->output));
     if (p->part == PART_LINEAR)
         run_linear(p, what);
     else
         run_rows(p, what, 0, BATCH);
     ck_assert_uint_eq(arena_used(p->context.scratch), scratch_used); /* temporaries are gone */
+    double loss = 0;
+    for (int c = 0; p->fact.aux && c < p->fact.cells; c++) loss += p->aux_scale[c] * (p->fact.aux[c] + p->fact.z[c]);
     arena_release(p->run, mark);
 
-    double loss = 0;
     for (int64_t i = 0; i < tensor_count(p->output); i++)
         loss += format_get(p->cotangent.data, (size_t)i, p->cotangent.storage)
                 * format_get(p->output.data, (size_t)i, p->output.storage);
@@ -387,6 +423,51 @@ START_TEST(test_kinds)
     for (size_t i = 0; i < sizeof latent / sizeof latent[0]; i++) check_part(PART_BLOCK, LAYER_KIND_mla_attention, latent[i], 0);
     for (size_t i = 0; i < sizeof experts / sizeof experts[0]; i++) check_part(PART_BLOCK, LAYER_KIND_moe, experts[i], 0);
     check_part(PART_LAYER, 0, VARIANT_LATENT | VARIANT_EXPERTS | VARIANT_BIAS | VARIANT_CAUSAL, 11);
+}
+END_TEST
+
+static const int router_variants[] = {
+    VARIANT_AUXILIARY, VARIANT_AUXILIARY | VARIANT_SOFTMAX_SCORES | VARIANT_SUM, VARIANT_AUXILIARY | VARIANT_GROUPS | VARIANT_SELECTION_BIAS | VARIANT_AS_THEY_ARE,
+    VARIANT_SELECTION_BIAS | VARIANT_SOFTMAX_SCORES, VARIANT_GROUPS | VARIANT_BIAS | VARIANT_SUM, VARIANT_CAPACITY | VARIANT_BIAS,
+    VARIANT_CAPACITY | VARIANT_POSITION | VARIANT_SUM, VARIANT_CAPACITY | VARIANT_AFTER_DROP | VARIANT_SUM, VARIANT_CAPACITY | VARIANT_AFTER_DROP | VARIANT_POSITION,
+    VARIANT_CAPACITY | VARIANT_AFTER_DROP | VARIANT_SOFTMAX_SCORES | VARIANT_AUXILIARY | VARIANT_SELECTION_BIAS | VARIANT_GROUPS,
+    VARIANT_CAPACITY | VARIANT_AS_THEY_ARE | VARIANT_NOT_SHARED | VARIANT_AUXILIARY,
+};
+
+/* The router's variants, auxiliary losses' gradients among them: every element of x and of every parameter. */
+START_TEST(test_router)
+{
+    check_part(PART_BLOCK, LAYER_KIND_moe, router_variants[_i], 0);
+}
+END_TEST
+
+/* What the record says of the routing is what the definition makes of the noted logits: auxiliary losses, capacity. */
+START_TEST(test_router_facts)
+{
+    struct problem *p = problem_new(PART_BLOCK, LAYER_KIND_moe, router_variants[_i], FORMAT_FP64);
+    struct moe_config *moe = &p->model.moe;
+    p->fact = (struct routing_fact){.whole = true};
+    run_rows(p, FORWARD, 0, BATCH);
+    const struct routing_fact *fact = &p->fact;
+    int64_t rows = 0, dropped = 0;
+    for (int e = 0; e < moe->experts; e++) rows += fact->load[e];
+    ck_assert_int_eq(rows + fact->dropped, ROWS * TOP_K);
+    ck_assert_int_eq(fact->rows, rows);
+    for (int c = 0; c < 2; c++) {
+        int64_t first = p->cell_first[c], end = p->cell_first[c + 1], held[6] = {0}, wanted[6] = {0};
+        int64_t room = (int64_t)ceil((double)(end - first) * TOP_K / moe->experts * moe->capacity_factor);
+        for (int64_t i = first * TOP_K; i < end * TOP_K; i++) {
+            held[fact->chosen[i]] += fact->kept[i];
+            wanted[fact->chosen[i]]++;
+            dropped += !fact->kept[i];
+        }
+        for (int e = 0; e < moe->experts; e++)
+            ck_assert_int_eq(held[e], moe->capacity_factor > 0 && wanted[e] > room ? room : wanted[e]);
+        if (moe->aux_loss_coeff > 0) ck_assert_double_ge(fact->aux[c], 0.9 * moe->aux_loss_coeff); /* coefficient times 1 where use is even */
+    }
+    ck_assert_int_eq(dropped, fact->dropped);
+    if (router_variants[_i] & VARIANT_CAPACITY) ck_assert_int_gt(dropped, 0);
+    problem_free(p);
 }
 END_TEST
 
@@ -604,6 +685,8 @@ int main(void)
     tcase_add_test(differences, test_linear);
     tcase_add_loop_test(differences, test_block, 0, LAYER_KIND_COUNT);
     tcase_add_test(differences, test_kinds);
+    tcase_add_loop_test(differences, test_router, 0, sizeof router_variants / sizeof router_variants[0]);
+    tcase_add_loop_test(differences, test_router_facts, 0, sizeof router_variants / sizeof router_variants[0]);
     tcase_add_loop_test(differences, test_layer, 0, VARIANTS);
     tcase_add_test(differences, test_head);
     tcase_add_test(differences, test_embedding);

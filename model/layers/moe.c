@@ -161,7 +161,7 @@ static void route(const struct layer_context *context, struct moe_saved *saved, 
     router_forward(context, &saved->routing, logits, arena);
     const struct routing *routing = &saved->routing;
     saved->row_weight = tensor_1d(matrix_alloc(context, routing->rows, 1, arena).data, context->ops->storage, routing->rows);
-    struct tensor slots = tensor_2d(routing->weight.data, routing->weight.storage, routing->rows, 1);
+    struct tensor slots = tensor_2d(routing->weight.data, routing->weight.storage, tensor_count(routing->weight), 1);
     context->ops->gather_rows(tensor_2d(saved->row_weight.data, slots.storage, routing->rows, 1), slots, routing->back_slot);
 }
 
