@@ -18,7 +18,6 @@
 #include <string.h>
 
 #include "model/loss_convention.h"
-#include "model/precision.h"
 
 enum { NOTED_NUMBERS = 1 << 22 };
 
@@ -42,17 +41,6 @@ void balance_begin(struct program *p)
 
 /* ---- a micro-batch ---- */
 
-static double aux_scale_due(const struct program *p, int cell)
-{
-    const struct record *record = p->run->record;
-    const struct loss_convention *convention = loss_convention_of(&record->config);
-    struct loss_cut cut = loss_cut_of(&record->config);
-    struct factor_numbers numbers = loss_numbers_due(record, p->step, cell);
-    double tokens = (double)record->cells[p->step * cut.data_ranks * cut.microbatches + cell].unshifted;
-    double count = strchr(convention->denominator, 'n') ? numbers.n : tokens;
-    return loss_seed(convention, &numbers) * (count > 1 ? count : 1) * p->loss_scale;
-}
-
 /* Its sequences by the cut's micro-batches. */
 static void find_cells(struct program *p, struct microbatch *mb)
 {
@@ -64,7 +52,7 @@ static void find_cells(struct program *p, struct microbatch *mb)
     for (int i = 0, last = -1; i < per; i++) {
         int cell = loss_cut_cell(config, mb->first_sequence + i);
         if (cell != last) {
-            mb->aux_scale[mb->cells] = aux_scale_due(p, cell);
+            mb->aux_scale[mb->cells] = loss_auxiliary_seed(p->run->record, p->step, cell) * p->loss_scale;
             mb->cell_first[mb->cells++] = (int64_t)i * seq;
         }
         last = cell;

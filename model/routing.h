@@ -34,6 +34,7 @@ struct routing_fact {
     const int64_t *bounds;                  /* [experts + 1]: whose weights they were multiplied with */
     const int32_t *slot, *from, *back;      /* [rows]: token * top_k + choice that it is; token it was gathered from; slot its result went to */
     const double *in, *out;                 /* [rows]: tags of what an expert read and gave */
+    const double *out_size;                 /* [rows]: the same sum of what it gave, of magnitudes */
     const double *normed, *routed;          /* [tokens]: tags of what all experts were offered, and of what they gave together */
     const double *gate_due;                 /* [tokens * top_k]: from the backward on: <an expert's output, the gradient of the sum> */
     const double *gate;                     /* what the router's backward was given for it */

@@ -18,6 +18,7 @@ bool call_due(const struct run_config *config, const struct site *site, struct c
         {&site_loss_report_reduce, "all_reduce", "avg", "dp"},
         {&site_clip_norm_reduce, "all_reduce", "sum", model},
         {&site_amp_found_inf_reduce, "all_reduce", "max", model},
+        {&site_ep_count_reduce, "all_reduce", "sum", "dp"},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         if (table[i].site != site) continue;

@@ -3,24 +3,27 @@
  * A row's tag is its inner product with one fixed vector of numbers between 1 and 2, in fp64, ascending. */
 #include "model/layers/moe_note.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "sim/hash.h"
 
-static double tag_of(struct tensor t, int64_t row)
+static double tag_of(struct tensor t, int64_t row, bool magnitudes)
 {
     int64_t columns = t.shape[1];
     double sum = 0;
-    for (int64_t c = 0; c < columns; c++)
-        sum += router_get(t, row * columns + c) * (1 + (double)(hash_mix((uint64_t)c + 1) >> 40) * 0x1p-24);
+    for (int64_t c = 0; c < columns; c++) {
+        double value = router_get(t, row * columns + c);
+        sum += (magnitudes ? fabs(value) : value) * (1 + (double)(hash_mix((uint64_t)c + 1) >> 40) * 0x1p-24);
+    }
     return sum;
 }
 
-static const double *tags(struct tensor t, struct arena *arena)
+static const double *tags(struct tensor t, bool magnitudes, struct arena *arena)
 {
     int64_t rows = t.shape[0];
     double *ret = arena_alloc(arena, (size_t)(rows + 1) * sizeof *ret);
-    for (int64_t i = 0; i < rows; i++) ret[i] = tag_of(t, i);
+    for (int64_t i = 0; i < rows; i++) ret[i] = tag_of(t, i, magnitudes);
     return ret;
 }
 
@@ -85,10 +88,11 @@ void moe_note_forward(const struct layer_context *context, const struct routing 
     fact->slot = copy(routing->slot, rows * sizeof *fact->slot, arena);
     fact->from = copy(routing->from, rows * sizeof *fact->from, arena);
     fact->back = copy(routing->back_slot, rows * sizeof *fact->back, arena);
-    fact->in = tags(rows_in, arena);
-    fact->out = tags(rows_out, arena);
-    fact->normed = tags(normed, arena);
-    fact->routed = tags(routed, arena);
+    fact->in = tags(rows_in, false, arena);
+    fact->out = tags(rows_out, false, arena);
+    fact->out_size = tags(rows_out, true, arena);
+    fact->normed = tags(normed, false, arena);
+    fact->routed = tags(routed, false, arena);
 }
 
 void moe_note_gate(const struct layer_context *context, struct tensor d_weight, bool due)

@@ -3,11 +3,14 @@
  * Due is sequence step * global_batch + (d * M + m) * b + i for row i of data rank d's micro-batch m. Read off:
  * the sequences that the first and the last stage drew, whether both saw the same tokens and targets, and whether the
  * last stage's targets are those that the data have for the rows it drew (packed anew from the text).
- * Limit: exact. Sites: data.sample; labels for the targets of rows that are as due. Costs a pass over the samples and one
+ * Of rows that a router re-orders: each is a copy of the token that it is routed for, by its number and by its tag
+ * (model/routing.h).
+ * Limit: exact. Sites: data.sample; labels for the targets of rows that are as due; moe.token_index, moe.dispatch. Costs a pass over the samples and one
  * over the data. */
 #include "model/data.h"
 #include "scenarios/check.h"
 #include "scenarios/facts.h"
+#include "scenarios/routing_due.h"
 #include "model/sites.h"
 #include "sim/hash.h"
 
@@ -99,6 +102,23 @@ static bool check_targets(const struct evidence *e, struct check_output *output,
     return false;
 }
 
+static void check_routed(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact,
+                         const bool *padding)
+{
+    (void)padding;
+    for (int64_t i = 0; fact->whole && i < fact->rows; i++) {
+        int64_t due = fact->slot[i] / fact->top_k;
+        bool token = fact->from[i] == due, tag = fact->in[i] == fact->normed[fact->from[i]];
+        check_value(output, !token || !tag, 0);
+        if (token && tag) continue;
+        if (!token) routing_find(e, output, &site_moe_token_index, rank, fact, "other-token", (double)due, fact->from[i],
+                                 "row %lld of the experts is a copy of token %d where token %lld is due", (long long)i, fact->from[i], (long long)due);
+        else routing_find(e, output, &site_moe_dispatch, rank, fact, "altered", fact->normed[due], fact->in[i],
+                          "row %lld of the experts is not what its token %lld is", (long long)i, (long long)due);
+        return;
+    }
+}
+
 static void run(const struct evidence *e, struct check_output *output)
 {
     const struct record *record = e->parallel;
@@ -118,13 +138,14 @@ static void run(const struct evidence *e, struct check_output *output)
         }
     }
     arena_free(arena);
+    routing_each(e, output, check_routed);
 }
 
 const struct check check_row_identity = {
     .id = "row-identity",
     .proves =
         "every row of data is the row it claims to be: the sequences that each rank reads are those due to its data "
-        "rank and micro-batch, and first and last stage read the same",
+        "rank and micro-batch, first and last stage read the same, and what an expert reads is the token that was routed to it",
     .tier = "default",
     .run = run,
 };

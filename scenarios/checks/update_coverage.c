@@ -4,6 +4,7 @@
  * A frozen parameter is updated by nobody, nor is one that nothing used and that train.no_gradient leaves alone, nor any
  * in a step that is left out (loss scaling).
  * A tag of weight decay is held to train.no_decay (site fsdp.no_decay).
+ * A router's selection bias is moved once a step in every layer (moe.update_bias).
  * An empty shard needs no update. A shard that had no gradient at all is not updated either; where that is
  * due to a gradient that got lost, contribution tells. Sites: fsdp.optimizer_params where the optimizer did write and the
  * shard is as it was; fsdp.attributes where a frozen parameter is updated that has a gradient too; optimizer.no_gradient
@@ -90,6 +91,19 @@ static void check_present(const struct evidence *e, struct check_output *output,
     }
 }
 
+/* A layer's selection bias is moved once a step. */
+static void check_balance(const struct evidence *e, struct check_output *output, int rank, const struct balance_fact *fact)
+{
+    check_value(output, fact->updates != 1, 0);
+    if (fact->updates == 1) return;
+    struct finding finding = finding_new(&site_moe_update_bias, place_at_unit(&e->parallel->config, rank, fact->step, -1, fact->unit));
+    finding.expected = 1;
+    finding.got = fact->updates;
+    finding_pattern(&finding, "not-updated");
+    finding_say(&finding, "rank %d moves the selection bias of layer %d %d times in step %d", rank, fact->unit - 1, fact->updates, fact->step);
+    check_find(output, &finding);
+}
+
 static void run(const struct evidence *e, struct check_output *output)
 {
     const struct record *record = e->parallel;
@@ -105,6 +119,9 @@ static void run(const struct evidence *e, struct check_output *output)
                 check_value(output, !good, 0);
                 if (!good) find_update(e, output, r, fact);
                 check_decay(e, output, r, fact);
+            }
+            for (int i = 0; i < rank->balances.count; i++) {
+                if (rank->balances.items[i].step == step) check_balance(e, output, r, &rank->balances.items[i]);
             }
             if (facts_finished(record)) check_present(e, output, rank, step);
         }
