@@ -3,7 +3,7 @@
  *   room    which pairs a full expert keeps: as many as its capacity, and by the declared policy
  *   rows    every kept pair has exactly one row, a dropped one none; rows are in the order of experts, whose first rows are
  *           the sums of the counts before them, without gap or overlap, also where they meet the experts' weights
- *   back    a row's result goes back to the pair that it is
+ *   back    as many results come back for a pair as rows went out (row-identity: which)
  *   sum     what a token gets is the sum of its rows' results times their weights: by tags (model/routing.h), within 1024 roundings
  *           of the narrowest format of the magnitudes
  * Limit: exact but for the sum. Sites: moe.capacity_top_k where the number kept is another one, moe.drop_policy where others are
@@ -80,12 +80,11 @@ static void check_rows(const struct evidence *e, struct check_output *output, co
                      (int)(i % fact->top_k), (long long)(i / fact->top_k), out[i], fact->kept[i], fact->kept[i] ? "is" : "are");
         break;
     }
-    for (int64_t i = 0; i < fact->rows; i++) {
-        check_value(output, fact->back[i] != fact->slot[i], 0);
-        if (fact->back[i] == fact->slot[i]) continue;
-        routing_find(e, output, &site_moe_unpermute, rank, fact, "wrong-inverse", fact->slot[i], fact->back[i],
-                     "the result of row %lld, choice %d of token %lld, goes back to choice %d of token %lld", (long long)i, fact->slot[i] % fact->top_k,
-                     (long long)(fact->slot[i] / fact->top_k), fact->back[i] % fact->top_k, (long long)(fact->back[i] / fact->top_k));
+    for (int64_t i = 0; i < pairs; i++) {
+        check_value(output, back[i] != out[i], 0);
+        if (back[i] == out[i]) continue;
+        routing_find(e, output, &site_moe_unpermute, rank, fact, "wrong-inverse", out[i], back[i], "choice %d of token %lld gets %d results for %d rows",
+                     (int)(i % fact->top_k), (long long)(i / fact->top_k), back[i], out[i]);
         break;
     }
     free(back);

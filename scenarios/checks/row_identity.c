@@ -4,8 +4,9 @@
  * the sequences that the first and the last stage drew, whether both saw the same tokens and targets, and whether the
  * last stage's targets are those that the data have for the rows it drew (packed anew from the text).
  * Of rows that a router re-orders: each is a copy of the token that it is routed for, by its number and by its tag
- * (model/routing.h).
- * Limit: exact. Sites: data.sample; labels for the targets of rows that are as due; moe.token_index, moe.dispatch. Costs a pass over the samples and one
+ * (model/routing.h), is computed by the expert that was chosen, and its result goes back to the pair that it is.
+ * Limit: exact. Sites: data.sample; labels for the targets of rows that are as due; moe.token_index, moe.dispatch, moe.expert_rows,
+ * moe.unpermute. Costs a pass over the samples and one
  * over the data. */
 #include "model/data.h"
 #include "scenarios/check.h"
@@ -14,6 +15,7 @@
 #include "model/sites.h"
 #include "sim/hash.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -102,20 +104,44 @@ static bool check_targets(const struct evidence *e, struct check_output *output,
     return false;
 }
 
+static void check_row_in(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact, int64_t i)
+{
+    int64_t due = fact->slot[i] / fact->top_k;
+    if (fact->from[i] != due) {
+        routing_find(e, output, &site_moe_token_index, rank, fact, "other-token", (double)due, fact->from[i],
+                     "row %lld of the experts is a copy of token %d where token %lld is due", (long long)i, fact->from[i], (long long)due);
+    } else {
+        routing_find(e, output, &site_moe_dispatch, rank, fact, "altered", fact->normed[due], fact->in[i],
+                     "row %lld of the experts is not what its token %lld is", (long long)i, (long long)due);
+    }
+}
+
+/* Rows of experts: copies of their tokens, multiplied by the weights of the expert that was chosen, back at their own pair. */
 static void check_routed(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact,
                          const bool *padding)
 {
+    bool in = true, through = true, back = true;
     (void)padding;
     for (int64_t i = 0; fact->whole && i < fact->rows; i++) {
-        int64_t due = fact->slot[i] / fact->top_k;
-        bool token = fact->from[i] == due, tag = fact->in[i] == fact->normed[fact->from[i]];
-        check_value(output, !token || !tag, 0);
-        if (token && tag) continue;
-        if (!token) routing_find(e, output, &site_moe_token_index, rank, fact, "other-token", (double)due, fact->from[i],
-                                 "row %lld of the experts is a copy of token %d where token %lld is due", (long long)i, fact->from[i], (long long)due);
-        else routing_find(e, output, &site_moe_dispatch, rank, fact, "altered", fact->normed[due], fact->in[i],
-                          "row %lld of the experts is not what its token %lld is", (long long)i, (long long)due);
-        return;
+        int64_t pair = fact->slot[i];
+        int expert = fact->chosen[pair];
+        bool copy = fact->from[i] == pair / fact->top_k && fact->in[i] == fact->normed[fact->from[i]];
+        bool own = i >= fact->bounds[expert] && i < fact->bounds[expert + 1];
+        check_value(output, !copy || !own || fact->back[i] != pair, 0);
+        if (in && !copy) check_row_in(e, output, rank, fact, i);
+        if (through && !own) {
+            routing_find(e, output, &site_moe_expert_rows, rank, fact, "offset", expert, NAN,
+                         "row %lld, choice %lld of token %lld, is not computed by its expert %d, whose rows are %lld to %lld", (long long)i,
+                         (long long)(pair % fact->top_k), (long long)(pair / fact->top_k), expert, (long long)fact->bounds[expert], (long long)fact->bounds[expert + 1] - 1);
+        }
+        if (back && fact->back[i] != pair) {
+            routing_find(e, output, &site_moe_unpermute, rank, fact, "wrong-inverse", (double)pair, fact->back[i],
+                         "the result of row %lld, choice %lld of token %lld, goes back to choice %d of token %d", (long long)i, (long long)(pair % fact->top_k),
+                         (long long)(pair / fact->top_k), fact->back[i] % fact->top_k, fact->back[i] / fact->top_k);
+        }
+        in = in && copy;
+        through = through && own;
+        back = back && fact->back[i] == pair;
     }
 }
 
