@@ -15,6 +15,7 @@
  * Source: Megatron-LM core/distributed/finalize_model_grads.py, core/transformer/moe/router.py; Wang et al. 2024. */
 #include "model/balance.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "model/loss_convention.h"
@@ -162,4 +163,24 @@ void balance_update(struct program *p)
         at += experts;
     }
     arena_release(p->scratch, mark);
+}
+
+/* ---- experts without rows ---- */
+
+static int64_t rows_of_step(const struct program *p, const struct unit *unit, int expert)
+{
+    int64_t rows = 0;
+    for (int i = p->record->routings.count - 1; i >= 0 && p->record->routings.items[i].step == p->step; i--) {
+        const struct routing_fact *fact = &p->record->routings.items[i];
+        rows += fact->unit == unit->index && expert < fact->experts ? fact->load[expert] : 0;
+    }
+    return rows;
+}
+
+bool balance_passes_over(struct program *p, const struct unit *unit, const char *param, struct where where)
+{
+    int expert;
+    const char *name = strstr(param, ".moe.experts.");
+    if (!p->run->plan || !name || sscanf(name, ".moe.experts.%d.", &expert) != 1 || rows_of_step(p, unit, expert) > 0) return false;
+    return !decision_site(p->run->plan, &site_moe_empty_expert, where, true, true);
 }

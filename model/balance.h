@@ -12,5 +12,7 @@ void balance_begin(struct program *p);                             /* of the run
 const struct router_run *balance_enter(struct program *p, struct microbatch *mb, const struct unit *unit, int microbatch, bool backward);
 void balance_leave(struct program *p, const struct unit *unit);
 void balance_update(struct program *p);                            /* once a step, after the last gradient reduction */
+/* Does the optimizer pass a parameter over since its expert had no row on this rank in the step? Due: never. */
+bool balance_passes_over(struct program *p, const struct unit *unit, const char *param, struct where where);
 
 #endif

@@ -35,6 +35,7 @@ struct moe_config {
     double capacity_factor;                 /* 0: no limit */
     enum moe_drop drop;
     bool normalize_after_drop;              /* DeepSpeed; else before (Megatron-LM, Tutel) */
+    int row_alignment;                      /* an expert's rows are padded with zeros to a multiple, where products over rows read them; 0 or 1: not */
 };
 
 /* Who uses the adapters: nobody, or the micro-batches of data rank 0, or micro-batch 0 of each data rank. */

@@ -330,7 +330,7 @@ static void update(struct program *p, struct unit *unit, double coefficient, boo
         struct update_fact fact = {.step = p->step, .unit = unit->part ? p->run->config->model.layers + 1 : unit->index,
                                    .param = q->param, .elements = slice->count, .weight_decay = decay_of(p, q)};
         bool owns = decision_site(p->run->plan, &site_optimizer_owns, where, !q->frozen, !q->frozen);
-        bool alone = is_left_alone(p, q, where);
+        bool alone = is_left_alone(p, q, where) || balance_passes_over(p, unit, where.param, where);
         if (owns && has_gradient && !q->frozen && !alone) {
             void *held = held_by_optimizer(p, unit, where);
             int64_t written = 0;

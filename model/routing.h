@@ -22,6 +22,7 @@ struct routing_fact {
     const double *aux, *z;
     double *aux_scale;
     bool backward;
+    int64_t padding_rows, padding_dirty;    /* behind experts' own rows (row_alignment): all; those that were not zero */
     /* The rest only where there was memory for it (whole). */
     bool whole;
     const double *bias;                     /* [experts] as the choice read it; NULL: none */

@@ -126,6 +126,10 @@ static const struct words table[] = {
      "look at the loop over layers: a layer without experts must be passed over, not end it"},
     {"moe.bias", NULL, "The selection bias of {unit} is not kept as it was computed: {first}",
      "keep the bias in fp32 and out of the cast of the model: small steps are lost in bf16"},
+    {"moe.padding_rows", NULL, "Experts' weights in {unit} get gradients from memory that no token was written to: {first}",
+     "zero the rows behind each expert's own, or leave them out of the product"},
+    {"moe.empty_expert", NULL, "{Ranks} pass over parameters of experts that got no token: {first}",
+     "give an expert without rows a gradient of zeros: the others' ranks update their shards of it"},
     {"layer.forward", NULL,
      "The output of {unit} on {ranks} is wrong in step {step}, {mb}, though its input and parameters agree with the "
      "standalone run",

@@ -55,6 +55,7 @@ static struct run_config config_with(int bits)
     moe->drop = bits & WITH_TIED ? MOE_DROP_POSITION : MOE_DROP_PROBS;
     if (bits & WITH_GROUPS) {
         moe->groups = 3;
+        moe->row_alignment = 5;
         moe->groups_chosen = 2;
     }
     return config;

@@ -20,7 +20,7 @@ enum { VARIANT_CAUSAL = 1, VARIANT_ROPE = 2, VARIANT_BIAS = 4, VARIANT_DOCUMENTS
        VARIANT_LATENT = 32, VARIANT_EXPERTS = 64, VARIANT_QUERIES_DIRECT = 128, VARIANT_SOFTMAX_SCORES = 256,
        VARIANT_SUM = 512, VARIANT_AS_THEY_ARE = 1024, VARIANT_NOT_SHARED = 2048,
        VARIANT_AUXILIARY = 1 << 12, VARIANT_SELECTION_BIAS = 1 << 13, VARIANT_GROUPS = 1 << 14, VARIANT_CAPACITY = 1 << 15,
-       VARIANT_AFTER_DROP = 1 << 16, VARIANT_POSITION = 1 << 17 };
+       VARIANT_AFTER_DROP = 1 << 16, VARIANT_POSITION = 1 << 17, VARIANT_ALIGNED = 1 << 18 };
 
 enum part { PART_LINEAR, PART_BLOCK, PART_LAYER, PART_HEAD, PART_EMBEDDING };
 
@@ -143,6 +143,7 @@ static void make_router(struct problem *p, int variant)
         moe->groups_chosen = 2;
     }
     if (variant & VARIANT_CAPACITY) moe->capacity_factor = .8;
+    if (variant & VARIANT_ALIGNED) moe->row_alignment = 4;
     moe->normalize_after_drop = (variant & VARIANT_AFTER_DROP) != 0;
     moe->drop = variant & VARIANT_POSITION ? MOE_DROP_POSITION : MOE_DROP_PROBS;
     p->router = (struct router_run){.bias = variant & VARIANT_SELECTION_BIAS ? p->selection_bias : NULL, .cells = 2, .cell_first = p->cell_first,
@@ -431,13 +432,51 @@ static const int router_variants[] = {
     VARIANT_SELECTION_BIAS | VARIANT_SOFTMAX_SCORES, VARIANT_GROUPS | VARIANT_BIAS | VARIANT_SUM, VARIANT_CAPACITY | VARIANT_BIAS,
     VARIANT_CAPACITY | VARIANT_POSITION | VARIANT_SUM, VARIANT_CAPACITY | VARIANT_AFTER_DROP | VARIANT_SUM, VARIANT_CAPACITY | VARIANT_AFTER_DROP | VARIANT_POSITION,
     VARIANT_CAPACITY | VARIANT_AFTER_DROP | VARIANT_SOFTMAX_SCORES | VARIANT_AUXILIARY | VARIANT_SELECTION_BIAS | VARIANT_GROUPS,
-    VARIANT_CAPACITY | VARIANT_AS_THEY_ARE | VARIANT_NOT_SHARED | VARIANT_AUXILIARY,
+    VARIANT_CAPACITY | VARIANT_AS_THEY_ARE | VARIANT_NOT_SHARED | VARIANT_AUXILIARY, VARIANT_ALIGNED | VARIANT_BIAS | VARIANT_CAPACITY,
 };
 
 /* The router's variants, auxiliary losses' gradients among them: every element of x and of every parameter. */
 START_TEST(test_router)
 {
     check_part(PART_BLOCK, LAYER_KIND_moe, router_variants[_i], 0);
+}
+END_TEST
+
+/* What is wrong in a forward is followed by its backward, as automatic differentiation would: each mistake that has one. */
+static const struct { const char *site, *deviation; int variant; } mistakes[] = {
+    {"moe.score_axis", "never", VARIANT_SOFTMAX_SCORES | VARIANT_SUM}, {"moe.combine_scores", "never", VARIANT_SELECTION_BIAS | VARIANT_SUM},
+    {"moe.normalize_axis", "never", VARIANT_SUM}, {"moe.normalize_axis", "never", 0}, {"moe.tie", "never", VARIANT_SUM},
+    {"moe.normalize_order", "never", VARIANT_CAPACITY | VARIANT_AFTER_DROP | VARIANT_SUM}, {"moe.capacity_top_k", "omit", VARIANT_CAPACITY},
+    {"moe.drop_policy", "never", VARIANT_CAPACITY}, {"moe.locations", "never", VARIANT_CAPACITY}, {"moe.token_index", "never", VARIANT_SUM},
+    {"moe.expert_rows", "wrong-range", VARIANT_BIAS}, {"moe.expert_bias", "never", VARIANT_BIAS}, {"moe.unpermute", "never", VARIANT_BIAS | VARIANT_SUM},
+    {"moe.unpermute", "never", VARIANT_CAPACITY}, {"moe.aux_score", "never", VARIANT_AUXILIARY}, {"moe.aux_choice", "never", VARIANT_AUXILIARY | VARIANT_CAPACITY},
+    {"moe.aux_top_k", "omit", VARIANT_AUXILIARY}, {"moe.routed_scaling", "omit", VARIANT_SUM},
+};
+
+START_TEST(test_mistakes)
+{
+    struct problem *p = problem_new(PART_BLOCK, LAYER_KIND_moe, mistakes[_i].variant, FORMAT_FP64), *healthy;
+    struct armed armed = {.site = model_site_find(mistakes[_i].site)};
+    for (int i = 0; i < model_deviation_count(); i++) {
+        const struct deviation *deviation = model_deviation(i);
+        if (deviation->kind == armed.site->kind && !strcmp(deviation->name, mistakes[_i].deviation)) armed.deviation = deviation;
+    }
+    ck_assert_ptr_nonnull(armed.deviation);
+    struct site_plan *plan = site_plan_new(1);
+    site_plan_arm(plan, &armed);
+    p->context.plan = plan;
+    p->context.router = &p->router;
+    zero_gradients(p);
+    double loss = problem_run(p, BACKWARD);
+    ck_assert_uint_gt(site_hits(plan, 0), 0);
+    for (int i = 0; i < p->variables; i++) check_variable(p, &p->variable[i], 40);
+    healthy = problem_new(PART_BLOCK, LAYER_KIND_moe, mistakes[_i].variant, FORMAT_FP64);
+    healthy->context.router = &healthy->router;
+    bool same = problem_run(healthy, FORWARD) == loss;
+    ck_assert_msg(same == !strcmp(mistakes[_i].site, "moe.tie"), "%s changes nothing, or ties where nothing does", mistakes[_i].site);
+    site_plan_free(plan);
+    problem_free(healthy);
+    problem_free(p);
 }
 END_TEST
 
@@ -686,6 +725,7 @@ int main(void)
     tcase_add_loop_test(differences, test_block, 0, LAYER_KIND_COUNT);
     tcase_add_test(differences, test_kinds);
     tcase_add_loop_test(differences, test_router, 0, sizeof router_variants / sizeof router_variants[0]);
+    tcase_add_loop_test(differences, test_mistakes, 0, sizeof mistakes / sizeof mistakes[0]);
     tcase_add_loop_test(differences, test_router_facts, 0, sizeof router_variants / sizeof router_variants[0]);
     tcase_add_loop_test(differences, test_layer, 0, VARIANTS);
     tcase_add_test(differences, test_head);

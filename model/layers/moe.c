@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "model/choices.h"
 #include "model/deviations.h"
 #include "model/layers/layers.h"
 #include "model/layers/linear.h"
@@ -123,6 +124,33 @@ static void network_backward_weight(const struct layer_context *context, const s
     linear_backward_weight(context, gradients[W2], last_bias ? layer_bias(context, gradients, B2) : none, saved->d_out, saved->activated);
     linear_backward_weight(context, gradients[W1], layer_bias(context, gradients, B1), saved->d_gate, saved->in);
     linear_backward_weight(context, gradients[W3], layer_bias(context, gradients, B3), saved->d_up, saved->in);
+}
+
+/* A product over rows reads them in multiples of row_alignment: behind an expert's own come rows of zeros, which add
+ * nothing to a gradient. clean: they are zeroed; else they are what memory held. */
+static struct tensor padded_rows(const struct layer_context *context, struct tensor t, int64_t rows, bool clean)
+{
+    struct tensor padded = matrix_alloc(context, rows, t.shape[1], context->scratch);
+    size_t own = (size_t)tensor_bytes(t), all = (size_t)tensor_bytes(padded);
+    memcpy(padded.data, t.data, own);
+    if (clean) memset((char *)padded.data + own, 0, all - own);
+    else memory_poison((char *)padded.data + own, all - own);
+    return padded;
+}
+
+static void expert_backward_weight(const struct layer_context *context, const struct network_saved *saved, struct tensor *gradients, bool last_bias)
+{
+    int64_t rows = saved->in.shape[0], unit = context->model->moe.row_alignment, aligned = unit > 1 ? (rows + unit - 1) / unit * unit : rows;
+    struct network_saved padded = *saved;
+    struct arena_mark mark = arena_mark(context->scratch);
+    if (aligned > rows) {
+        bool clean = memory_is_zeroed(context->plan, &site_moe_padding_rows, context->where);
+        struct tensor *all[] = {&padded.in, &padded.gate, &padded.up, &padded.activated, &padded.d_out, &padded.d_gate, &padded.d_up};
+        for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) *all[i] = padded_rows(context, *all[i], aligned, clean);
+        moe_note_padding(context, tensor_rows(padded.in, rows, aligned - rows));
+    }
+    network_backward_weight(context, &padded, gradients, last_bias);
+    arena_release(context->scratch, mark);
 }
 
 /* ---- the block ---- */
@@ -259,7 +287,7 @@ static void backward_experts(const struct layer_context *context, struct moe_sav
     struct tensor dots = tensor_1d(matrix_alloc(context, routing->rows, 1, context->scratch).data, dy.storage, routing->rows);
     context->ops->row_dots(dots, saved->rows_out, d_out);
     memset(d_weight.data, 0, (size_t)tensor_bytes(d_weight));
-    for (int64_t i = 0; i < routing->rows; i++) router_set(d_weight, routing->back_slot[i], router_get(dots, i));
+    for (int64_t i = 0; i < routing->rows; i++) router_set(d_weight, routing->back_slot[i], router_get(d_weight, routing->back_slot[i]) + router_get(dots, i));
     moe_note_gate(context, d_weight, true);
     tensor_site(context->plan, &site_moe_gate_gradient, context->where, d_weight);
     moe_note_gate(context, d_weight, false);
@@ -303,7 +331,7 @@ void moe_backward_weight(const struct layer_context *context, struct tensor *gra
     struct moe_saved *saved = block_saved;
     if (model->moe.shared_ffn > 0) network_backward_weight(context, &saved->shared, gradients + FIRST_NETWORK, true);
     for (int e = 0; e < model->moe.experts; e++)
-        network_backward_weight(context, &saved->experts[e], gradients + expert_at(model, e), !saved->bias_apart);
+        expert_backward_weight(context, &saved->experts[e], gradients + expert_at(model, e), !saved->bias_apart);
     add_biases_backward(context, saved, gradients);
     linear_backward_weight(context, gradients[ROUTER], (struct tensor){.data = NULL}, saved->d_logits, saved->normed);
     context->ops->rmsnorm_backward_weight(gradients[NORM], saved->dnormed, saved->x, saved->rstd);

@@ -104,3 +104,13 @@ void moe_note_gate(const struct layer_context *context, struct tensor d_weight, 
     else fact->gate = values;
     fact->backward = true;
 }
+
+void moe_note_padding(const struct layer_context *context, struct tensor rows)
+{
+    if (!context->router || !context->router->fact) return;
+    for (int64_t i = 0; i < rows.shape[0]; i++) {
+        double size = tag_of(rows, i, true);
+        context->router->fact->padding_rows++;
+        context->router->fact->padding_dirty += !(size == 0);
+    }
+}

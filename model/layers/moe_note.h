@@ -8,5 +8,7 @@ void moe_note_forward(const struct layer_context *context, const struct routing 
                       struct tensor rows_out, struct tensor routed);
 /* The gradient of the weights [T, top_k], as it is due and as the router is given it. */
 void moe_note_gate(const struct layer_context *context, struct tensor d_weight, bool due);
+/* Rows behind an expert's own. */
+void moe_note_padding(const struct layer_context *context, struct tensor rows);
 
 #endif

@@ -8,8 +8,12 @@
  * An empty shard needs no update. A shard that had no gradient at all is not updated either; where that is
  * due to a gradient that got lost, contribution tells. Sites: fsdp.optimizer_params where the optimizer did write and the
  * shard is as it was; fsdp.attributes where a frozen parameter is updated that has a gradient too; optimizer.no_gradient
- * where one is updated that is to be left alone; optimizer.entries where one is updated more than once; else
+ * where one is updated that is to be left alone; moe.empty_expert where
+ * one is passed over whose expert had no row on this rank; optimizer.entries where one is updated more than once; else
  * optimizer.owns. */
+#include <stdio.h>
+#include <string.h>
+
 #include "model/train.h"
 #include "model/sites.h"
 #include "scenarios/check.h"
@@ -29,10 +33,25 @@ static bool rests(const struct record *record, int param)
     return train_leaves_alone(&record->config, &record->params.params[param].info);
 }
 
+/* Its expert had no row on this rank in the step. */
+static bool expert_is_empty(const struct record *record, const struct rank_record *rank, const struct update_fact *fact)
+{
+    int expert;
+    int64_t rows = 0;
+    const char *name = strstr(record->params.params[fact->param].info.name, ".moe.experts.");
+    if (!name || sscanf(name, ".moe.experts.%d.", &expert) != 1) return false;
+    for (int i = 0; i < rank->routings.count; i++) {
+        const struct routing_fact *routing = &rank->routings.items[i];
+        if (routing->step == fact->step && routing->unit == fact->unit && expert < routing->experts) rows += routing->load[expert];
+    }
+    return rows == 0;
+}
+
 static const struct site *site_of(const struct record *record, const struct rank_record *rank, const struct update_fact *fact)
 {
     if (record->frozen[fact->param] && fact->updates > 0 && has_gradient(rank, fact)) return &site_fsdp_attributes;
     if (rests(record, fact->param) && fact->updates > 0) return &site_optimizer_no_gradient;
+    if (fact->updates == 0 && expert_is_empty(record, rank, fact)) return &site_moe_empty_expert;
     if (fact->updates > 1) return &site_optimizer_entries;
     bool elsewhere = !record->frozen[fact->param] && fact->updates == 1 && fact->version <= fact->step;
     return elsewhere ? &site_fsdp_optimizer_params : &site_optimizer_owns;
