@@ -16,6 +16,10 @@ struct mla_config { int q_lora_rank, kv_lora_rank; }; /* q_lora_rank 0: queries 
 enum moe_score { MOE_SCORE_SIGMOID, MOE_SCORE_SOFTMAX };
 /* How the chosen scores become weights: softmax over them, divided by their sum, or as they are. */
 enum moe_normalize { MOE_NORMALIZE_SOFTMAX, MOE_NORMALIZE_SUM, MOE_NORMALIZE_NONE };
+/* noaux_tc: a bias on the scores, for the choice alone, moved against each step's counts (DeepSeek-V3). */
+enum moe_balance { MOE_BALANCE_NONE, MOE_BALANCE_NOAUX_TC };
+/* Whom an expert without room keeps: those with the largest weights, or the first. */
+enum moe_drop { MOE_DROP_PROBS, MOE_DROP_POSITION };
 enum { LAYERS_MAX = 1024 };
 struct moe_config {
     int experts, top_k, expert_ffn, shared_ffn; /* experts 0: every layer is dense; shared_ffn 0: no shared expert */
@@ -23,6 +27,15 @@ struct moe_config {
     enum moe_score score;
     enum moe_normalize normalize;
     double routed_scaling;
+    bool scores_bf16;                       /* scores are rounded to bf16 before the choice: they tie */
+    int groups, groups_chosen;              /* experts only from the best groups_chosen of so many groups; groups 0 or 1: from all */
+    double aux_loss_coeff, z_loss_coeff;
+    enum moe_balance balance;
+    double bias_update_rate;
+    double capacity_factor;                 /* 0: no limit */
+    enum moe_drop drop;
+    bool normalize_after_drop;              /* DeepSpeed; else before (Megatron-LM, Tutel) */
+    int row_alignment;                      /* an expert's rows are padded with zeros to a multiple, where products over rows read them; 0 or 1: not */
 };
 
 /* Who uses the adapters: nobody, or the micro-batches of data rank 0, or micro-batch 0 of each data rank. */

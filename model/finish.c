@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "model/balance.h"
 #include "model/choices.h"
 #include "model/precision.h"
 #include "model/loss_convention.h"
@@ -259,7 +260,7 @@ static void update(struct program *p, struct unit *unit, double coefficient, boo
         struct update_fact fact = {.step = p->step, .unit = unit->part ? p->run->config->model.layers + 1 : unit->index,
                                    .param = q->param, .elements = slice->count, .weight_decay = decay_of(p, q)};
         bool owns = decision_site(p->run->plan, &site_optimizer_owns, where, !q->frozen, !q->frozen);
-        bool alone = is_left_alone(p, q, where);
+        bool alone = is_left_alone(p, q, where) || balance_passes_over(p, unit, where.param, where);
         if (owns && has_gradient && !q->frozen && !alone) {
             void *held = held_by_optimizer(p, unit, where);
             int64_t written = 0;
@@ -307,6 +308,7 @@ void step_finish(struct program *p)
     second_reduction_tied(p);
     bool skipped = loss_scale_unscale(p);
     grad_scale(p);
+    balance_update(p);
     for (int i = 0; i < p->units_count; i++) {
         if (p->units[i].trained_count > 0) unit_record_gradient(&p->units[i], &p->context, p->step, -1, GRADIENT_REDUCED, -1);
     }

@@ -64,5 +64,9 @@ void loss_fill_cells(struct record *record, const struct data *data);
 struct factor_numbers loss_numbers_due(const struct record *record, int step, int cell);
 /* The weight due of each of its tokens. */
 double loss_weight_due(const struct record *record, int step, int data_rank, int microbatch);
+/* What the gradient of one micro-batch's auxiliary losses is multiplied by: as if their value were its mean loss, over
+ * its n valid tokens where the convention divides by n, else over its tokens that are not padding (Megatron-LM's
+ * per-token loss). Beside the loss scale. */
+double loss_auxiliary_seed(const struct record *record, int step, int cell);
 
 #endif

@@ -1,5 +1,5 @@
 /* program: set-up of a rank and its loop over steps and actions. */
-#include "model/program.h"
+#include "model/balance.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,6 +105,7 @@ static struct program *program_new(struct rank *rank, const struct run *run)
         .replicate_group = communicator_group(p->communicator, "dp_replicate"), .config = config, .watch = run->options->watch, .record = p->record, .arena = arena,
         .data_rank = p->data_rank, .data_ranks = layout_data_ranks(layout), .microbatches = layout->microbatches};
     make_units(p);
+    balance_begin(p);
     schedule_lower(run->schedule, layout->pp, layout->microbatches, p->stage, layout->send_sync, run->plan, id, &p->actions);
     for (int i = 0; i < p->actions.count; i++) p->record->receives_planned += p->actions.actions[i].kind == ACTION_RECV_F;
     p->microbatches = arena_zalloc(arena, (size_t)(layout->microbatches + 1) * sizeof *p->microbatches);

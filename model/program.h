@@ -42,6 +42,8 @@ struct microbatch {
     struct head_saved *head;
     struct tensor token_loss, token_weight;
     double seed;
+    int cells; int64_t *cell_first;  /* of a router (model/routing.h); NULL: not asked for yet */
+    double *aux_scale; bool *padding;
 };
 
 
@@ -68,6 +70,8 @@ struct program {
     double loss_scale; int scale_good_steps; /* what the loss is multiplied by for the sake of narrow formats; updates in a row */
     int64_t activation_bytes;
     struct { int microbatch; bool again; } drawing; /* whose forward draws, and is it a recomputation */
+    struct balance *balance;         /* [units] */
+    struct router_run router; struct routing_fact routing_fact; /* of the layer that runs */
 };
 
 void program_main(struct rank *rank, void *run);

@@ -71,6 +71,12 @@ void recompute_layer(struct program *p, int microbatch, int i, const struct laye
         context.ties_to_last = !choice_site(plan, p->record, &site_recompute_reselect, context.where, unit, true);
     struct tensor x = kept_input(p, &context, mb, i), y = x;
     y.data = arena_alloc(p->scratch, (size_t)tensor_bytes(x));
+    struct router_run router; /* what the forward noted stands */
+    if (context.router) {
+        router = *context.router;
+        router.fact = NULL;
+        context.router = &router;
+    }
     p->drawing.again = true;
     mb->layers[i] = layer_forward(&context, y, x, weights, mb->arena);
     p->drawing.again = false;

@@ -139,6 +139,9 @@ struct rank_record {
     RECORD_VECTOR(struct update_fact) updates;
     RECORD_VECTOR(struct tensor_fact) tensors;
     RECORD_VECTOR(struct poison_fact) poisons;
+    RECORD_VECTOR(struct routing_fact) routings;
+    RECORD_VECTOR(struct balance_fact) balances;
+    int64_t routing_left;                  /* numbers that routing facts may still take */
     struct communicator *communicator;     /* calls and traffic; owned by the record; NULL before the rank began */
     int unwaited;                          /* handles never waited for */
     int receives_planned;                  /* activations that its list of actions receives in a step */

@@ -6,6 +6,7 @@
  * whole step over all data ranks, scale = 1, compensation = data ranks where the gradient reduction averages
  * (which divides by them again), else 1. So every valid token weighs 1/N in every gradient, however the batch is
  * cut. A micro-batch that holds several of the cut (the standalone run) weighs each sequence as due in its own. */
+#include "model/balance.h"
 #include "model/loss_convention.h"
 #include "model/program.h"
 
@@ -353,8 +354,10 @@ void stage_forward(struct program *p, int microbatch)
         } else {
             struct arena_mark mark = arena_mark(p->scratch), before = arena_mark(mb->arena);
             enter_layer(p, &context, &look, unit, microbatch);
+            context.router = balance_enter(p, mb, unit, microbatch, false);
             mb->layers[i] = layer_forward(&context, y, x, weights_of(p, unit, false), mb->arena);
             recompute_forward_done(p, mb, i, x, y, before);
+            balance_leave(p, unit);
             adapter_forward(p, mb, unit, y);
             arena_release(p->scratch, mark);
             advance(p, layer_forward_flops(model, context.layer, rows_of(p)));
@@ -465,6 +468,7 @@ void stage_backward(struct program *p, int microbatch)
             enter_layer(p, &context, NULL, unit, microbatch);
             struct arena_mark scratch = arena_mark(p->scratch), mark = arena_mark(mb->arena); /* what the weights' part needs of the input's dies with it */
             struct tensor *weights = weights_of(p, unit, false), *gradients = weights_of(p, unit, true);
+            context.router = balance_enter(p, mb, unit, microbatch, true);
             recompute_layer(p, microbatch, i, &context, weights);
             layer_backward_input(&context, dx, dy, weights, mb->layers[i], mb->arena);
             layer_backward_weight(&context, gradients, mb->layers[i]);

@@ -13,6 +13,7 @@
 #include "collectives/collectives.h"
 #include "model/config.h"
 #include "model/ops.h"
+#include "model/routing.h"
 #include "model/sites.h"
 #include "sim/arena.h"
 
@@ -77,6 +78,7 @@ struct layer_context {                    /* what is the same for all layers of 
     /* Where the values inside a block are looked at: rows of [T, width] at a site; part: which of the site's several
      * tensors. NULL: nobody looks. */
     void (*note)(void *owner, const struct site *site, int part, struct tensor rows); void *note_owner;
+    const struct router_run *router;      /* of the layer that runs (model/routing.h); may be NULL */
 };
 
 /* weights, gradients: the layer's tensors in the order of layer_params.

@@ -23,6 +23,7 @@ bool call_due(const struct run_config *config, const struct site *site, struct c
         {&site_tp_input_grad_reduce, "all_reduce", "sum", "tp"},
         {&site_tp_loss_reduce, "all_reduce", "sum", "tp"},
         {&site_tp_loss_max, "all_reduce", "max", "tp"},
+        {&site_ep_count_reduce, "all_reduce", "sum", "dp"},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         if (table[i].site != site) continue;

@@ -78,6 +78,7 @@ static void arm(struct site_plan *plan, struct armed *armed, unsigned at, const 
     if (at & AT_STEP_ONE && armed->step.count == 0) only(&armed->step, 1);
     struct at_list *stage = &armed->stage;
     if (open && at & AT_STAGES_BUT_FIRST) arm_range(plan, armed, stage, 1, pp - 1);
+    else if (open && at & AT_STAGES_BUT_LAST) arm_range(plan, armed, stage, 0, pp - 2);
     else if (open && at & AT_STAGE_MIDDLE) arm_range(plan, armed, stage, pp / 2, pp / 2);
     else if (open && at & AT_STAGE_LAST) arm_range(plan, armed, stage, pp - 1, pp - 1);
     else if (open && at & AT_STAGE_FIRST) arm_range(plan, armed, stage, 0, 0);

@@ -81,11 +81,37 @@ static bool check_latent(struct reader *reader, const struct draft *draft, struc
     return true;
 }
 
-static bool check_experts(struct reader *reader, const struct moe_config *moe)
+static bool check_groups(struct reader *reader, struct moe_config *moe)
 {
-    if (moe->experts == 0 || moe->top_k <= moe->experts) return true;
-    return reader_fail_among(reader, BLAME("model.moe.top_k", "model.moe.experts"),
-                             "top_k %d of %d experts; allowed: 1 to %d", moe->top_k, moe->experts, moe->experts);
+    char list[LIST_TEXT];
+    if (!reader_has(reader, "model.moe.groups_chosen")) moe->groups_chosen = moe->groups;
+    if (moe->experts % moe->groups != 0) {
+        return reader_fail_among(reader, BLAME("model.moe.groups", "model.moe.experts"), "experts %d do not split into groups %d: %d / %d = %.2f; allowed: %s",
+                                 moe->experts, moe->groups, moe->experts, moe->groups, (double)moe->experts / moe->groups, divisors(moe->experts, moe->experts, list));
+    }
+    if (moe->groups_chosen > moe->groups) {
+        return reader_fail_among(reader, BLAME("model.moe.groups_chosen", "model.moe.groups"), "groups_chosen %d of %d groups; allowed: 1 to %d",
+                                 moe->groups_chosen, moe->groups, moe->groups);
+    }
+    int room = moe->experts / moe->groups * moe->groups_chosen, size = moe->experts / moe->groups;
+    int of_each = moe->top_k / moe->groups_chosen;
+    if (moe->top_k > room || of_each > size) {
+        return reader_fail_among(reader, BLAME("model.moe.groups_chosen", "model.moe.top_k", "model.moe.groups"),
+                                 "top_k %d of %d experts in %d groups of %d; allowed: a top_k up to %d, or more groups_chosen", moe->top_k, room,
+                                 moe->groups_chosen, size, room);
+    }
+    return true;
+}
+
+static bool check_experts(struct reader *reader, const struct draft *draft, struct moe_config *moe)
+{
+    moe->scores_bf16 = draft->score_format == 1;
+    if (moe->experts == 0) return true;
+    if (moe->top_k > moe->experts) {
+        return reader_fail_among(reader, BLAME("model.moe.top_k", "model.moe.experts"),
+                                 "top_k %d of %d experts; allowed: 1 to %d", moe->top_k, moe->experts, moe->experts);
+    }
+    return check_groups(reader, moe);
 }
 
 static bool check_heads(struct reader *reader, const struct draft *draft, struct model_config *m)
@@ -338,7 +364,7 @@ bool validate_scenario(struct reader *reader, struct draft *draft)
     config->train.beta1 = draft->betas[0];
     config->train.beta2 = draft->betas[1];
     l->send_sync = draft->send == 1;
-    return set_architecture(reader, draft) && check_latent(reader, draft, &config->model) && check_experts(reader, &config->model.moe) &&
+    return set_architecture(reader, draft) && check_latent(reader, draft, &config->model) && check_experts(reader, draft, &config->model.moe) &&
            check_heads(reader, draft, &config->model) && check_adapter(reader, &config->model) && check_ranks(reader, l) &&
            check_tensor_parallel(reader, &config->model, l->tp) && check_layers(reader, config->model.layers, l) && check_sharding(reader, l) &&
            check_batch(reader, config->train.global_batch, l) && read_recompute(reader, config) && set_precision(reader, draft) && check_frozen(reader, config);

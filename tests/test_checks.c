@@ -17,7 +17,12 @@ enum layout_bits {
     WITH_GPIPE = 128,
     ONE_STAGE = 256,
     ONE_DATA = 512,
-    ONE_MICROBATCH = 1024
+    ONE_MICROBATCH = 1024,
+    WITH_EXPERTS = 1 << 11,     /* balanced in both ways */
+    WITH_CAPACITY = 1 << 12,
+    WITH_GROUPS = 1 << 13,
+    WITH_SOFTMAX = 1 << 14,
+    WITH_ROUNDED = 1 << 15
 };
 
 static struct run_config config_with(int bits)
@@ -39,6 +44,20 @@ static struct run_config config_with(int bits)
     /* Without RoPE a key bias has a gradient that is zero in exact arithmetic: noise on every rung. */
     config.model.bias = bits & WITH_BIAS;
     config.model.rope = !(bits & WITH_BIAS);
+    if (!(bits & WITH_EXPERTS)) return config;
+    struct moe_config *moe = &config.model.moe;
+    *moe = (struct moe_config){.experts = 6, .top_k = 3, .expert_ffn = 7, .shared_ffn = 5, .dense = {2}, .normalize = MOE_NORMALIZE_SUM,
+                               .routed_scaling = 1.3, .aux_loss_coeff = .3, .z_loss_coeff = .02, .balance = MOE_BALANCE_NOAUX_TC, .bias_update_rate = .003};
+    moe->score = bits & WITH_SOFTMAX ? MOE_SCORE_SOFTMAX : MOE_SCORE_SIGMOID;
+    moe->scores_bf16 = bits & WITH_ROUNDED;
+    if (bits & WITH_CAPACITY) moe->capacity_factor = .7;
+    moe->normalize_after_drop = bits & WITH_CAPACITY && bits & WITH_SOFTMAX;
+    moe->drop = bits & WITH_TIED ? MOE_DROP_POSITION : MOE_DROP_PROBS;
+    if (bits & WITH_GROUPS) {
+        moe->groups = 3;
+        moe->row_alignment = 5;
+        moe->groups_chosen = 2;
+    }
     return config;
 }
 
@@ -55,7 +74,14 @@ static const int healthy[] = {0,
                               ONE_STAGE | ONE_DATA,
                               ONE_STAGE | ONE_DATA | ONE_MICROBATCH,
                               ONE_DATA | WITH_TIED,
-                              ONE_MICROBATCH};
+                              ONE_MICROBATCH,
+                              WITH_EXPERTS,
+                              WITH_EXPERTS | WITH_CAPACITY | WITH_DDP,
+                              WITH_EXPERTS | WITH_CAPACITY | WITH_SOFTMAX | WITH_SUM | WITH_FP64,
+                              WITH_EXPERTS | WITH_CAPACITY | WITH_TIED | WITH_EACH | WITH_BIAS,
+                              WITH_EXPERTS | WITH_GROUPS | WITH_ROUNDED | WITH_GPIPE,
+                              WITH_EXPERTS | WITH_GROUPS | WITH_SOFTMAX | ONE_STAGE | ONE_DATA,
+                              WITH_EXPERTS | ONE_MICROBATCH | WITH_SGD};
 
 /* No check fires on a healthy run; oracle by the ladder where the screening limit is passed, and always again with the
  * ladder alone. */
@@ -618,6 +644,102 @@ START_TEST(registry_is_whole)
 }
 END_TEST
 
+/* ---- experts: one changed fact of a layer's routing ---- */
+
+static struct routing_fact *routing_of(int rank)
+{
+    for (int i = 0; i < rank_of(rank)->routings.count; i++) {
+        struct routing_fact *fact = &rank_of(rank)->routings.items[i];
+        if (fact->step == 1 && fact->microbatch == 2) return fact;
+    }
+    return NULL;
+}
+
+#define WRITABLE(type, field) ((type *)(uintptr_t)(field))
+
+enum routing_change {
+    CHANGED_SCORE, CHANGED_CHOICE, CHANGED_WEIGHT, CHANGED_BALANCING, CHANGED_Z, CHANGED_GATE, CHANGED_ROOM, CHANGED_ROW, CHANGED_BACK,
+    CHANGED_BOUNDS, CHANGED_SUM, CHANGED_FROM, CHANGED_IN, CHANGED_COUNTED, CHANGED_SUMMED, CHANGED_BIAS, CHANGED_UPDATES, CHANGED_SCALE, CHANGED_COPY,
+    CHANGED_KEPT, ROUTING_CHANGES
+};
+
+static const struct { const char *check; const struct site *site; const char *pattern; } routing_findings[ROUTING_CHANGES] = {
+    [CHANGED_SCORE] = {"routing", &site_moe_scores, "altered"}, [CHANGED_CHOICE] = {"routing", &site_moe_tie, "other-choice"},
+    [CHANGED_WEIGHT] = {"routing", &site_moe_routed_scaling, "altered"}, [CHANGED_BALANCING] = {"routing", &site_moe_aux_top_k, "top-k-factor"},
+    [CHANGED_Z] = {"routing", &site_moe_aux_score, "altered"}, [CHANGED_GATE] = {"routing", &site_moe_gate_gradient, "altered"},
+    [CHANGED_ROOM] = {"conservation", &site_moe_capacity_top_k, "capacity"}, [CHANGED_ROW] = {"conservation", &site_moe_locations, "lost"},
+    [CHANGED_BACK] = {"row-identity", &site_moe_unpermute, "wrong-inverse"}, [CHANGED_BOUNDS] = {"conservation", &site_moe_expert_rows, "offset"},
+    [CHANGED_SUM] = {"conservation", &site_moe_combine, "altered"}, [CHANGED_FROM] = {"row-identity", &site_moe_token_index, "other-token"},
+    [CHANGED_IN] = {"row-identity", &site_moe_dispatch, "altered"}, [CHANGED_COUNTED] = {"counters", &site_moe_count_padding, "altered"},
+    [CHANGED_SUMMED] = {"counters", &site_ep_count_reduce, "altered"}, [CHANGED_BIAS] = {"counters", &site_moe_bias, "altered"},
+    [CHANGED_UPDATES] = {"update-coverage", &site_moe_update_bias, "not-updated"}, [CHANGED_SCALE] = {"scale-ledger", &site_moe_aux_scale, "M"},
+    [CHANGED_COPY] = {"replica-equality", &site_moe_bias, "copies-differ"}, [CHANGED_KEPT] = {"conservation", &site_moe_drop_policy, "other-pairs"},
+};
+
+/* Exchanges two pairs of one expert, of which one has room and the other has none. */
+static void exchange_kept(struct routing_fact *fact)
+{
+    uint8_t *kept = WRITABLE(uint8_t, fact->kept);
+    for (int64_t i = 0; i < fact->tokens * fact->top_k; i++) {
+        for (int64_t n = 0; n < i; n++) {
+            if (fact->chosen[n] != fact->chosen[i] || kept[n] == kept[i]) continue;
+            kept[n] = !kept[n];
+            kept[i] = !kept[i];
+            return;
+        }
+    }
+    ck_abort_msg("nothing was dropped");
+}
+
+static void change_balance(enum routing_change what, struct balance_fact *fact)
+{
+    if (what == CHANGED_SUMMED) WRITABLE(double, fact->summed)[4] += 1;
+    if (what == CHANGED_BIAS || what == CHANGED_COPY) WRITABLE(double, fact->after)[4] += .001;
+    if (what == CHANGED_UPDATES) fact->updates = 2;
+}
+
+START_TEST(routing_is_seen_through)
+{
+    enum routing_change what = (enum routing_change)_i;
+    begin(WITH_EXPERTS | (what == CHANGED_ROOM || what == CHANGED_KEPT ? WITH_CAPACITY : 0));
+    struct routing_fact *fact = routing_of(4);
+    ck_assert(fact && fact->whole && fact->backward);
+    switch (what) {
+    case CHANGED_SCORE: WRITABLE(double, fact->score)[17] *= 1.001; break;
+    case CHANGED_CHOICE: {
+        int32_t *chosen = WRITABLE(int32_t, fact->chosen), first = chosen[9];
+        chosen[9] = chosen[10];
+        chosen[10] = first;
+        break;
+    }
+    case CHANGED_WEIGHT: WRITABLE(double, fact->weight)[11] *= 1.002; break;
+    case CHANGED_BALANCING: WRITABLE(double, fact->aux)[0] *= fact->top_k; break;
+    case CHANGED_Z: WRITABLE(double, fact->z)[0] *= 1.01; break;
+    case CHANGED_GATE: WRITABLE(double, fact->gate)[5] += 1e-9; break;
+    case CHANGED_ROOM:
+        for (int64_t i = 0; i < fact->tokens * fact->top_k; i++) {
+            if (!fact->kept[i]) continue;
+            WRITABLE(uint8_t, fact->kept)[i] = 0;
+            break;
+        }
+        break;
+    case CHANGED_ROW: WRITABLE(int32_t, fact->slot)[3] = fact->slot[4]; break;
+    case CHANGED_BACK: WRITABLE(int32_t, fact->back)[3] = fact->back[4]; break;
+    case CHANGED_BOUNDS: fact->bounds = memcpy(arena_alloc(rank_of(4)->arena, 7 * sizeof(int64_t)), fact->bounds, 7 * sizeof(int64_t));
+        WRITABLE(int64_t, fact->bounds)[2]++;
+        break;
+    case CHANGED_SUM: WRITABLE(double, fact->routed)[6] *= 1.01; break;
+    case CHANGED_FROM: WRITABLE(int32_t, fact->from)[8] += fact->from[8] ? -1 : 1; break;
+    case CHANGED_IN: WRITABLE(double, fact->in)[8] += 1e-9; break;
+    case CHANGED_COUNTED: WRITABLE(int64_t, fact->counted)[2]++; break;
+    case CHANGED_SCALE: fact->aux_scale[0] *= 5; break;
+    case CHANGED_KEPT: exchange_kept(fact); break;
+    default: change_balance(what, &rank_of(4)->balances.items[rank_of(4)->balances.count - 1]); break;
+    }
+    expect_finding(routing_findings[what].check, routing_findings[what].site, 4, routing_findings[what].pattern);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("checks");
@@ -650,6 +772,7 @@ int main(void)
     tcase_add_test(fire, collective_match_sees_root_group_and_alias);
     tcase_add_loop_test(fire, race_names_call_and_reader, 0, 6);
     tcase_add_test(fire, precision_sees_an_average_of_parts);
+    tcase_add_loop_test(fire, routing_is_seen_through, 0, ROUTING_CHANGES);
     tcase_set_timeout(silent, 120);
     tcase_set_timeout(fire, 120);
     suite_add_tcase(suite, silent);

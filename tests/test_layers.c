@@ -18,7 +18,9 @@ enum { VARIANT_CAUSAL = 1, VARIANT_ROPE = 2, VARIANT_BIAS = 4, VARIANT_DOCUMENTS
        VARIANTS = 32,
        /* Beside those: another kind of layer, and its own choices. */
        VARIANT_LATENT = 32, VARIANT_EXPERTS = 64, VARIANT_QUERIES_DIRECT = 128, VARIANT_SOFTMAX_SCORES = 256,
-       VARIANT_SUM = 512, VARIANT_AS_THEY_ARE = 1024, VARIANT_NOT_SHARED = 2048, VARIANT_DROPOUT = 4096 };
+       VARIANT_SUM = 512, VARIANT_AS_THEY_ARE = 1024, VARIANT_NOT_SHARED = 2048,
+       VARIANT_AUXILIARY = 1 << 12, VARIANT_SELECTION_BIAS = 1 << 13, VARIANT_GROUPS = 1 << 14, VARIANT_CAPACITY = 1 << 15,
+       VARIANT_AFTER_DROP = 1 << 16, VARIANT_POSITION = 1 << 17, VARIANT_ALIGNED = 1 << 18, VARIANT_DROPOUT = 1 << 19 };
 
 enum part { PART_LINEAR, PART_BLOCK, PART_LAYER, PART_HEAD, PART_EMBEDDING };
 
@@ -41,6 +43,11 @@ struct problem {
     struct tensor output;             /* [T, width] or [T]: of the last run */
     int variables;
     struct variable variable[VARIABLES_MAX];
+    struct router_run router;         /* of the variants that have one: two cells of unequal size, some padding */
+    struct routing_fact fact;         /* what it noted in the last run */
+    int64_t cell_first[3];
+    double selection_bias[6], aux_scale[2];
+    bool padding[ROWS];
 };
 
 static const struct ops *get_ops(enum format storage)
@@ -117,6 +124,33 @@ static void make_inputs(struct problem *p)
     fill(p->x, "x", 0.1, 1.0);
 }
 
+/* Auxiliary losses of two cells, weighed differently; a bias that changes the choice; room for some of the pairs only. */
+static void make_router(struct problem *p, int variant)
+{
+    struct moe_config *moe = &p->model.moe;
+    static const double bias[6] = {.11, -.07, .02, .13, -.05, .03};
+    memcpy(p->selection_bias, bias, sizeof bias);
+    memcpy(p->cell_first, (const int64_t[]){0, SEQ, ROWS}, sizeof p->cell_first);
+    memcpy(p->aux_scale, (const double[]){1.3, .6}, sizeof p->aux_scale);
+    for (int t = 0; t < ROWS; t++) p->padding[t] = t % SEQ >= SEQ - t / SEQ;
+    if (variant & VARIANT_AUXILIARY) {
+        moe->aux_loss_coeff = 3.1;
+        moe->z_loss_coeff = .7;
+    }
+    if (variant & VARIANT_GROUPS) {
+        moe->experts = 6;
+        moe->groups = 3;
+        moe->groups_chosen = 2;
+    }
+    if (variant & VARIANT_CAPACITY) moe->capacity_factor = .8;
+    if (variant & VARIANT_ALIGNED) moe->row_alignment = 4;
+    moe->normalize_after_drop = (variant & VARIANT_AFTER_DROP) != 0;
+    moe->drop = variant & VARIANT_POSITION ? MOE_DROP_POSITION : MOE_DROP_PROBS;
+    p->router = (struct router_run){.bias = variant & VARIANT_SELECTION_BIAS ? p->selection_bias : NULL, .cells = 2, .cell_first = p->cell_first,
+                                    .aux_scale = p->aux_scale, .padding = p->padding, .fact = &p->fact, .fact_arena = p->run};
+    if (variant >= VARIANT_AUXILIARY) p->context.router = &p->router;
+}
+
 static struct problem *problem_new(enum part part, enum layer_kind_index block, int variant, enum format storage)
 {
     struct problem *p = calloc(1, sizeof *p);
@@ -145,6 +179,7 @@ static struct problem *problem_new(enum part part, enum layer_kind_index block, 
         .documents = p->model.document_mask ? p->documents : NULL, .scratch = arena_new("test scratch", true),
         .dropout = {.seed = 17, .step = 4, .first_sequence = 6},
     };
+    make_router(p, variant);
     make_inputs(p);
     p->cotangent = part == PART_HEAD ? make(p, ROWS, 0) : make(p, ROWS, part == PART_LINEAR ? FFN : DIM);
     fill(p->cotangent, "cotangent", 0.0, 1.0);
@@ -265,15 +300,17 @@ static double problem_run(struct problem *p, int what)
 {
     struct arena_mark mark = arena_mark(p->run);
     size_t scratch_used = arena_used(p->context.scratch);
+    p->fact = (struct routing_fact){.whole = true};
     memory_poison(p->output.data, (size_t)tensor_bytes(p->output));
     if (p->part == PART_LINEAR)
         run_linear(p, what);
     else
         run_rows(p, what, 0, BATCH);
     ck_assert_uint_eq(arena_used(p->context.scratch), scratch_used); /* temporaries are gone */
+    double loss = 0;
+    for (int c = 0; p->fact.aux && c < p->fact.cells; c++) loss += p->aux_scale[c] * (p->fact.aux[c] + p->fact.z[c]);
     arena_release(p->run, mark);
 
-    double loss = 0;
     for (int64_t i = 0; i < tensor_count(p->output); i++)
         loss += format_get(p->cotangent.data, (size_t)i, p->cotangent.storage)
                 * format_get(p->output.data, (size_t)i, p->output.storage);
@@ -400,6 +437,89 @@ START_TEST(test_dropout)
         check_part(PART_BLOCK, (enum layer_kind_index)block, VARIANT_DROPOUT | VARIANT_BIAS | VARIANT_CAUSAL | VARIANT_ROPE, 0);
     check_part(PART_LAYER, 0, VARIANT_DROPOUT | rich, 11);
     check_part(PART_LAYER, 0, VARIANT_DROPOUT | VARIANT_LATENT | VARIANT_EXPERTS | VARIANT_BIAS | VARIANT_CAUSAL, 11);
+}
+END_TEST
+
+static const int router_variants[] = {
+    VARIANT_AUXILIARY, VARIANT_AUXILIARY | VARIANT_SOFTMAX_SCORES | VARIANT_SUM, VARIANT_AUXILIARY | VARIANT_GROUPS | VARIANT_SELECTION_BIAS | VARIANT_AS_THEY_ARE,
+    VARIANT_SELECTION_BIAS | VARIANT_SOFTMAX_SCORES, VARIANT_GROUPS | VARIANT_BIAS | VARIANT_SUM, VARIANT_CAPACITY | VARIANT_BIAS,
+    VARIANT_CAPACITY | VARIANT_POSITION | VARIANT_SUM, VARIANT_CAPACITY | VARIANT_AFTER_DROP | VARIANT_SUM, VARIANT_CAPACITY | VARIANT_AFTER_DROP | VARIANT_POSITION,
+    VARIANT_CAPACITY | VARIANT_AFTER_DROP | VARIANT_SOFTMAX_SCORES | VARIANT_AUXILIARY | VARIANT_SELECTION_BIAS | VARIANT_GROUPS,
+    VARIANT_CAPACITY | VARIANT_AS_THEY_ARE | VARIANT_NOT_SHARED | VARIANT_AUXILIARY, VARIANT_ALIGNED | VARIANT_BIAS | VARIANT_CAPACITY,
+};
+
+/* The router's variants, auxiliary losses' gradients among them: every element of x and of every parameter. */
+START_TEST(test_router)
+{
+    check_part(PART_BLOCK, LAYER_KIND_moe, router_variants[_i], 0);
+}
+END_TEST
+
+/* What is wrong in a forward is followed by its backward, as automatic differentiation would: each mistake that has one. */
+static const struct { const char *site, *deviation; int variant; } mistakes[] = {
+    {"moe.score_axis", "never", VARIANT_SOFTMAX_SCORES | VARIANT_SUM}, {"moe.combine_scores", "never", VARIANT_SELECTION_BIAS | VARIANT_SUM},
+    {"moe.normalize_axis", "never", VARIANT_SUM}, {"moe.normalize_axis", "never", 0}, {"moe.tie", "never", VARIANT_SUM},
+    {"moe.normalize_order", "never", VARIANT_CAPACITY | VARIANT_AFTER_DROP | VARIANT_SUM}, {"moe.capacity_top_k", "omit", VARIANT_CAPACITY},
+    {"moe.drop_policy", "never", VARIANT_CAPACITY}, {"moe.locations", "never", VARIANT_CAPACITY}, {"moe.token_index", "never", VARIANT_SUM},
+    {"moe.expert_rows", "wrong-range", VARIANT_BIAS}, {"moe.expert_bias", "never", VARIANT_BIAS}, {"moe.unpermute", "never", VARIANT_BIAS | VARIANT_SUM},
+    {"moe.unpermute", "never", VARIANT_CAPACITY}, {"moe.aux_score", "never", VARIANT_AUXILIARY}, {"moe.aux_choice", "never", VARIANT_AUXILIARY | VARIANT_CAPACITY},
+    {"moe.aux_top_k", "omit", VARIANT_AUXILIARY}, {"moe.routed_scaling", "omit", VARIANT_SUM},
+};
+
+START_TEST(test_mistakes)
+{
+    struct problem *p = problem_new(PART_BLOCK, LAYER_KIND_moe, mistakes[_i].variant, FORMAT_FP64), *healthy;
+    struct armed armed = {.site = model_site_find(mistakes[_i].site)};
+    for (int i = 0; i < model_deviation_count(); i++) {
+        const struct deviation *deviation = model_deviation(i);
+        if (deviation->kind == armed.site->kind && !strcmp(deviation->name, mistakes[_i].deviation)) armed.deviation = deviation;
+    }
+    ck_assert_ptr_nonnull(armed.deviation);
+    struct site_plan *plan = site_plan_new(1);
+    site_plan_arm(plan, &armed);
+    p->context.plan = plan;
+    p->context.router = &p->router;
+    zero_gradients(p);
+    double loss = problem_run(p, BACKWARD);
+    ck_assert_uint_gt(site_hits(plan, 0), 0);
+    for (int i = 0; i < p->variables; i++) check_variable(p, &p->variable[i], 40);
+    healthy = problem_new(PART_BLOCK, LAYER_KIND_moe, mistakes[_i].variant, FORMAT_FP64);
+    healthy->context.router = &healthy->router;
+    bool same = problem_run(healthy, FORWARD) == loss;
+    ck_assert_msg(same == !strcmp(mistakes[_i].site, "moe.tie"), "%s changes nothing, or ties where nothing does", mistakes[_i].site);
+    site_plan_free(plan);
+    problem_free(healthy);
+    problem_free(p);
+}
+END_TEST
+
+/* What the record says of the routing is what the definition makes of the noted logits: auxiliary losses, capacity. */
+START_TEST(test_router_facts)
+{
+    struct problem *p = problem_new(PART_BLOCK, LAYER_KIND_moe, router_variants[_i], FORMAT_FP64);
+    struct moe_config *moe = &p->model.moe;
+    p->fact = (struct routing_fact){.whole = true};
+    run_rows(p, FORWARD, 0, BATCH);
+    const struct routing_fact *fact = &p->fact;
+    int64_t rows = 0, dropped = 0;
+    for (int e = 0; e < moe->experts; e++) rows += fact->load[e];
+    ck_assert_int_eq(rows + fact->dropped, ROWS * TOP_K);
+    ck_assert_int_eq(fact->rows, rows);
+    for (int c = 0; c < 2; c++) {
+        int64_t first = p->cell_first[c], end = p->cell_first[c + 1], held[6] = {0}, wanted[6] = {0};
+        int64_t room = (int64_t)ceil((double)(end - first) * TOP_K / moe->experts * moe->capacity_factor);
+        for (int64_t i = first * TOP_K; i < end * TOP_K; i++) {
+            held[fact->chosen[i]] += fact->kept[i];
+            wanted[fact->chosen[i]]++;
+            dropped += !fact->kept[i];
+        }
+        for (int e = 0; e < moe->experts; e++)
+            ck_assert_int_eq(held[e], moe->capacity_factor > 0 && wanted[e] > room ? room : wanted[e]);
+        if (moe->aux_loss_coeff > 0) ck_assert_double_ge(fact->aux[c], 0.9 * moe->aux_loss_coeff); /* coefficient times 1 where use is even */
+    }
+    ck_assert_int_eq(dropped, fact->dropped);
+    if (router_variants[_i] & VARIANT_CAPACITY) ck_assert_int_gt(dropped, 0);
+    problem_free(p);
 }
 END_TEST
 
@@ -676,6 +796,9 @@ int main(void)
     tcase_add_test(differences, test_kinds);
     tcase_add_test(differences, test_dropout);
     tcase_add_test(promises, test_recompute);
+    tcase_add_loop_test(differences, test_router, 0, sizeof router_variants / sizeof router_variants[0]);
+    tcase_add_loop_test(differences, test_mistakes, 0, sizeof mistakes / sizeof mistakes[0]);
+    tcase_add_loop_test(differences, test_router_facts, 0, sizeof router_variants / sizeof router_variants[0]);
     tcase_add_loop_test(differences, test_layer, 0, VARIANTS);
     tcase_add_test(differences, test_head);
     tcase_add_test(differences, test_embedding);

@@ -5,7 +5,7 @@
  *   y = x + (r + f_shared(n))
  *
  * x, y, n, r [T,C]; z [T,E]; W1, W3 [F,C], W2 [C,F], an expert's F = expert_ffn, the shared one's = shared_ffn (0: none).
- * The rows of an expert are gathered into one matrix (no token is dropped, an expert may have none); Wr has no bias.
+ * The rows of an expert are gathered into one matrix (an expert may have none; a pair without room has no row); Wr has no bias.
  *
  * With dropout (dropout.c) y = x + m (r + f_shared(n)), and m dy stands below in the place of dy but for dx's own term.
  * What the recomputation drops (moe_rmsnorm: n, moe_permute: the gathered rows, moe_activation: silu(..) * ..) is made again
@@ -20,10 +20,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "model/choices.h"
 #include "model/deviations.h"
 #include "model/layers/dropout.h"
 #include "model/layers/layers.h"
 #include "model/layers/linear.h"
+#include "model/layers/moe_note.h"
 #include "model/layers/router.h"
 #include "model/layers/tensor_parallel.h"
 #include "model/params.h"
@@ -95,9 +97,11 @@ static void activate(const struct layer_context *context, struct network_saved *
     tensor_round(saved->activated, precision_activation(context->precision));
 }
 
+/* is_cut: tensor parallelism splits it; last_bias: whether b2 is added. */
 static void network_forward(const struct layer_context *context, struct network_saved *saved, struct tensor out, struct tensor in,
-                            const struct tensor *weights, bool is_cut, struct arena *arena)
+                            const struct tensor *weights, bool is_cut, bool last_bias, struct arena *arena)
 {
+    struct tensor none = {.data = NULL};
     enum format format = precision_activation(context->precision);
     int64_t rows = in.shape[0], ffn = weights[W1].shape[0];
     saved->in = in;
@@ -109,8 +113,9 @@ static void network_forward(const struct layer_context *context, struct network_
     linear_forward(context, format, saved->gate, in, weights[W1], layer_bias(context, weights, B1));
     linear_forward(context, format, saved->up, in, weights[W3], layer_bias(context, weights, B3));
     activate(context, saved);
-    if (is_cut) row_parallel_forward(context, format, out, saved->activated, weights[W2], layer_bias(context, weights, B2));
-    else linear_forward(context, format, out, saved->activated, weights[W2], layer_bias(context, weights, B2));
+    struct tensor bias = last_bias ? layer_bias(context, weights, B2) : none;
+    if (is_cut) row_parallel_forward(context, format, out, saved->activated, weights[W2], bias);
+    else linear_forward(context, format, out, saved->activated, weights[W2], bias);
     arena_release(context->scratch, mark);
 }
 
@@ -138,12 +143,40 @@ static void network_backward_input(const struct layer_context *context, struct n
     linear_backward_input(context, format, d_in, saved->d_up, weights[W3], true);
 }
 
-static void network_backward_weight(const struct layer_context *context, const struct network_saved *saved, struct tensor *gradients)
+static void network_backward_weight(const struct layer_context *context, const struct network_saved *saved, struct tensor *gradients, bool last_bias)
 {
+    struct tensor none = {.data = NULL};
     if (saved->in.shape[0] == 0) return;
-    linear_backward_weight(context, gradients[W2], layer_bias(context, gradients, B2), saved->d_out, saved->activated);
+    linear_backward_weight(context, gradients[W2], last_bias ? layer_bias(context, gradients, B2) : none, saved->d_out, saved->activated);
     linear_backward_weight(context, gradients[W1], layer_bias(context, gradients, B1), saved->d_gate, saved->in);
     linear_backward_weight(context, gradients[W3], layer_bias(context, gradients, B3), saved->d_up, saved->in);
+}
+
+/* A product over rows reads them in multiples of row_alignment: behind an expert's own come rows of zeros, which add
+ * nothing to a gradient. clean: they are zeroed; else they are what memory held. */
+static struct tensor padded_rows(const struct layer_context *context, struct tensor t, int64_t rows, bool clean)
+{
+    struct tensor padded = matrix_alloc(context, rows, t.shape[1], context->scratch);
+    size_t own = (size_t)tensor_bytes(t), all = (size_t)tensor_bytes(padded);
+    memcpy(padded.data, t.data, own);
+    if (clean) memset((char *)padded.data + own, 0, all - own);
+    else memory_poison((char *)padded.data + own, all - own);
+    return padded;
+}
+
+static void expert_backward_weight(const struct layer_context *context, const struct network_saved *saved, struct tensor *gradients, bool last_bias)
+{
+    int64_t rows = saved->in.shape[0], unit = context->model->moe.row_alignment, aligned = unit > 1 ? (rows + unit - 1) / unit * unit : rows;
+    struct network_saved padded = *saved;
+    struct arena_mark mark = arena_mark(context->scratch);
+    if (aligned > rows) {
+        bool clean = memory_is_zeroed(context->plan, &site_moe_padding_rows, context->where);
+        struct tensor *all[] = {&padded.in, &padded.gate, &padded.up, &padded.activated, &padded.d_out, &padded.d_gate, &padded.d_up};
+        for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) *all[i] = padded_rows(context, *all[i], aligned, clean);
+        moe_note_padding(context, tensor_rows(padded.in, rows, aligned - rows));
+    }
+    network_backward_weight(context, &padded, gradients, last_bias);
+    arena_release(context->scratch, mark);
 }
 
 /* ---- the block ---- */
@@ -154,6 +187,8 @@ struct moe_saved {
     struct tensor rows_in, rows_out, row_weight; /* [rows, C] in the order of experts, [rows] */
     struct network_saved shared, *experts;       /* [experts] */
     int dropout;                                 /* the mask's draw */
+    bool bias_apart;                             /* experts' output biases are added behind the weights */
+    struct tensor d_routed;                      /* where they are: dy */
     struct tensor dnormed, d_logits;             /* from backward_input on */
 };
 
@@ -169,7 +204,7 @@ static struct layer_context router_context(const struct layer_context *context, 
 
 static struct tensor rows_of(struct tensor t, const struct routing *routing, int e)
 {
-    return tensor_rows(t, routing->first[e], routing->first[e + 1] - routing->first[e]);
+    return tensor_rows(t, routing->bounds[e], routing->bounds[e + 1] - routing->bounds[e]);
 }
 
 static void route(const struct layer_context *context, struct moe_saved *saved, const struct tensor *weights, struct arena *arena)
@@ -181,8 +216,37 @@ static void route(const struct layer_context *context, struct moe_saved *saved, 
     router_forward(context, &saved->routing, logits, arena);
     const struct routing *routing = &saved->routing;
     saved->row_weight = tensor_1d(matrix_alloc(context, routing->rows, 1, arena).data, context->ops->storage, routing->rows);
-    struct tensor slots = tensor_2d(routing->weight.data, routing->weight.storage, routing->rows, 1);
-    context->ops->gather_rows(tensor_2d(saved->row_weight.data, slots.storage, routing->rows, 1), slots, routing->slot);
+    struct tensor slots = tensor_2d(routing->weight.data, routing->weight.storage, tensor_count(routing->weight), 1);
+    context->ops->gather_rows(tensor_2d(saved->row_weight.data, slots.storage, routing->rows, 1), slots, routing->back_slot);
+}
+
+/* What an expert's bias adds to its tokens where no weight multiplies it; its gradient. */
+static void add_biases(const struct layer_context *context, const struct moe_saved *saved, struct tensor routed, const struct tensor *weights)
+{
+    const struct routing *routing = &saved->routing;
+    int64_t dim = context->model->dim;
+    for (int e = 0; e < context->model->moe.experts && saved->bias_apart; e++) {
+        struct tensor bias = weights[expert_at(context->model, e) + B2];
+        for (int64_t i = routing->bounds[e]; i < routing->bounds[e + 1]; i++) {
+            for (int64_t c = 0; c < dim; c++) {
+                int64_t at = routing->back_token[i] * dim + c;
+                router_set(routed, at, router_get(routed, at) + router_get(bias, c));
+            }
+        }
+    }
+}
+
+static void add_biases_backward(const struct layer_context *context, const struct moe_saved *saved, struct tensor *gradients)
+{
+    const struct routing *routing = &saved->routing;
+    int64_t dim = context->model->dim;
+    for (int e = 0; e < context->model->moe.experts && saved->bias_apart; e++) {
+        struct tensor bias = gradients[expert_at(context->model, e) + B2];
+        for (int64_t i = routing->bounds[e]; i < routing->bounds[e + 1]; i++) {
+            for (int64_t c = 0; c < dim; c++)
+                router_set(bias, c, router_get(bias, c) + router_get(saved->d_routed, routing->back_token[i] * dim + c));
+        }
+    }
 }
 
 static void norm(const struct layer_context *context, struct moe_saved *saved, const struct tensor *weights, struct arena *arena)
@@ -195,7 +259,7 @@ static void norm(const struct layer_context *context, struct moe_saved *saved, c
 static void permute(const struct layer_context *context, struct moe_saved *saved, struct arena *arena)
 {
     saved->rows_in = matrix_alloc(context, saved->routing.rows, context->model->dim, arena);
-    context->ops->gather_rows(saved->rows_in, saved->normed, saved->routing.token);
+    context->ops->gather_rows(saved->rows_in, saved->normed, saved->routing.from);
     tensor_site(context->plan, &site_moe_dispatch, context->where, saved->rows_in);
 }
 
@@ -216,14 +280,17 @@ static void run_experts(const struct layer_context *context, struct moe_saved *s
     permute(context, saved, layer_keeps(context, RECOMPUTE_MOE_PERMUTE, arena));
     saved->rows_out = matrix_alloc(context, routing->rows, model->dim, arena);
     saved->experts = arena_zalloc(arena, (size_t)model->moe.experts * sizeof *saved->experts);
+    saved->bias_apart = model->bias && !decision_site(context->plan, &site_moe_expert_bias, context->where, true, true);
     for (int e = 0; e < model->moe.experts; e++) {
         network_forward(context, &saved->experts[e], rows_of(saved->rows_out, routing, e), rows_of(saved->rows_in, routing, e),
-                        weights + expert_at(model, e), false, arena);
+                        weights + expert_at(model, e), false, !saved->bias_apart, arena);
     }
     memset(routed.data, 0, (size_t)tensor_bytes(routed));
-    context->ops->scatter_add_rows(routed, saved->rows_out, routing->token, saved->row_weight);
+    context->ops->scatter_add_rows(routed, saved->rows_out, routing->back_token, saved->row_weight);
+    add_biases(context, saved, routed, weights);
     tensor_round(routed, precision_activation(context->precision));
     layer_tensor(context, &site_moe_combine, 0, routed);
+    moe_note_forward(context, routing, saved->normed, saved->rows_in, saved->rows_out, routed);
 }
 
 void *moe_forward(const struct layer_context *context, struct tensor y, struct tensor x, const struct tensor *weights,
@@ -242,7 +309,7 @@ void *moe_forward(const struct layer_context *context, struct tensor y, struct t
     struct tensor routed = layer_matrix_alloc(context, context->model->dim, context->scratch);
     run_experts(context, saved, routed, weights, arena);
     if (context->model->moe.shared_ffn > 0) {
-        network_forward(context, &saved->shared, y, saved->normed, weights + FIRST_NETWORK, true, arena);
+        network_forward(context, &saved->shared, y, saved->normed, weights + FIRST_NETWORK, true, true, arena);
         ops->vector_add(routed.data, routed.data, y.data, count);
         tensor_round(routed, format);
     }
@@ -262,18 +329,22 @@ static void backward_experts(const struct layer_context *context, struct moe_sav
     enum format format = precision_activation(context->precision);
     struct tensor d_out = matrix_alloc(context, routing->rows, model->dim, arena);
     struct tensor d_rows = matrix_alloc(context, routing->rows, model->dim, context->scratch);
-    context->ops->gather_rows(d_out, dy, routing->token);
+    context->ops->gather_rows(d_out, dy, routing->back_token);
+    if (saved->bias_apart) saved->d_routed = dy;
     struct tensor dots = tensor_1d(matrix_alloc(context, routing->rows, 1, context->scratch).data, dy.storage, routing->rows);
     context->ops->row_dots(dots, saved->rows_out, d_out);
-    for (int64_t i = 0; i < routing->rows; i++)
-        format_set(d_weight.data, (size_t)routing->slot[i], d_weight.storage, format_get(dots.data, (size_t)i, dots.storage));
+    memset(d_weight.data, 0, (size_t)tensor_bytes(d_weight));
+    for (int64_t i = 0; i < routing->rows; i++) router_set(d_weight, routing->back_slot[i], router_get(d_weight, routing->back_slot[i]) + router_get(dots, i));
+    moe_note_gate(context, d_weight, true);
+    tensor_site(context->plan, &site_moe_gate_gradient, context->where, d_weight);
+    moe_note_gate(context, d_weight, false);
     context->ops->scale_rows(d_out, d_out, saved->row_weight);
     tensor_round(d_out, format);
     for (int e = 0; e < model->moe.experts; e++) {
         network_backward_input(context, &saved->experts[e], rows_of(d_rows, routing, e), rows_of(d_out, routing, e),
                                weights + expert_at(model, e), arena);
     }
-    context->ops->scatter_add_rows(saved->dnormed, d_rows, routing->token, (struct tensor){.data = NULL});
+    context->ops->scatter_add_rows(saved->dnormed, d_rows, routing->from, (struct tensor){.data = NULL});
     tensor_round(saved->dnormed, format);
 }
 
@@ -311,9 +382,10 @@ void moe_backward_weight(const struct layer_context *context, struct tensor *gra
 {
     const struct model_config *model = context->model;
     struct moe_saved *saved = block_saved;
-    if (model->moe.shared_ffn > 0) network_backward_weight(context, &saved->shared, gradients + FIRST_NETWORK);
+    if (model->moe.shared_ffn > 0) network_backward_weight(context, &saved->shared, gradients + FIRST_NETWORK, true);
     for (int e = 0; e < model->moe.experts; e++)
-        network_backward_weight(context, &saved->experts[e], gradients + expert_at(model, e));
+        expert_backward_weight(context, &saved->experts[e], gradients + expert_at(model, e), !saved->bias_apart);
+    add_biases_backward(context, saved, gradients);
     linear_backward_weight(context, gradients[ROUTER], (struct tensor){.data = NULL}, saved->d_logits, saved->normed);
     context->ops->rmsnorm_backward_weight(gradients[NORM], saved->dnormed, saved->x, saved->rstd);
 }

@@ -92,6 +92,17 @@ static bool carries_loss_scale(const struct record *record)
     return record->config.train.loss_scale.kind != LOSS_SCALING_NONE;
 }
 
+/* One for the layers of a stage that have a selection bias. */
+static int64_t count_reductions(const struct record *record, const struct rank_record *rank)
+{
+    const struct model_config *model = &record->config.model;
+    for (int u = rank->first_unit; u < rank->first_unit + rank->units; u++) {
+        bool layer = u >= 1 && u <= model->layers;
+        if (layer && model_layer_has_experts(model, u - 1) && model->moe.balance == MOE_BALANCE_NOAUX_TC) return record->config.train.steps;
+    }
+    return 0;
+}
+
 static int64_t calls_due(const struct record *record, const struct rank_record *rank, const struct site *site)
 {
     const struct layout *layout = &record->config.layout;
@@ -107,6 +118,7 @@ static int64_t calls_due(const struct record *record, const struct rank_record *
     if (site == &site_pp_send_activation) return last ? 0 : steps * M;
     if (site == &site_pp_send_grad) return first ? 0 : steps * M;
     if (site == &site_clip_norm_reduce || site == &site_loss_report_reduce || site == &site_loss_report_broadcast) return steps;
+    if (site == &site_ep_count_reduce) return count_reductions(record, rank);
     if (site == &site_amp_found_inf_reduce) return carries_loss_scale(record) ? steps : 0;
     return -1; /* not counted here: loss.token_count_reduce depends on the convention */
 }

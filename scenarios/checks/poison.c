@@ -12,6 +12,7 @@
 #include "model/sites.h"
 #include "scenarios/check.h"
 #include "scenarios/facts.h"
+#include "scenarios/routing_due.h"
 
 static bool same_sketch(const struct sketch_fact *a, const struct sketch_fact *b)
 {
@@ -156,6 +157,18 @@ static void check_rank(const struct evidence *e, struct check_output *output, co
     }
 }
 
+/* Rows behind an expert's own, which products read. */
+static void check_padding(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact,
+                          const bool *padding)
+{
+    (void)padding;
+    check_value(output, (double)fact->padding_dirty, 0);
+    if (fact->padding_dirty == 0) return;
+    routing_find(e, output, &site_moe_padding_rows, rank, fact, "not-zeroed", 0, (double)fact->padding_dirty,
+                 "of %lld rows of padding behind the experts' own %lld are not zero, and gradients of weights are made from them", (long long)fact->padding_rows,
+                 (long long)fact->padding_dirty);
+}
+
 static void run(const struct evidence *e, struct check_output *output)
 {
     struct arena *arena = arena_new("poison check", false);
@@ -167,6 +180,7 @@ static void run(const struct evidence *e, struct check_output *output)
         for (int r = 0; r < e->parallel->ranks; r++) check_rank(e, output, &e->parallel->rank[r], step);
     }
     arena_free(arena);
+    routing_each(e, output, check_padding);
 }
 
 const struct check check_poison = {

@@ -10,9 +10,11 @@
  *   in an average the printed loss' all-reduce, where its algorithm is fold: to the bit the contributions' sum in member
  *                 order, divided once by their number; not a sum of contributions that were divided before
  *   loss scale    one scale on all ranks; what is not finite anywhere is found everywhere, and its update left out
+ *   a router      scores, unless model.moe.score_format narrows them, have nearly all bits of the storage, and so has what a
+ *                 selection bias is moved to
  * Where an average is off by more than its roundings, logged-loss says so and this says nothing.
  * Limits: exact, but for the loss' sum (1e-12 relative to the sum of magnitudes). Sites: that of the call, of the reduction,
- * optimizer.update, loss.sum, amp.*. */
+ * optimizer.update, loss.sum, amp.*, moe.scores, moe.bias. */
 #include <math.h>
 #include <string.h>
 
@@ -21,6 +23,7 @@
 #include "model/sites.h"
 #include "scenarios/check.h"
 #include "scenarios/facts.h"
+#include "scenarios/routing_due.h"
 
 /* ---- on the wire ---- */
 
@@ -34,6 +37,7 @@ static bool declared_format(const struct run_config *config, const char *purpose
         {&site_tied_grad_reduce, p->reduce},     {&site_loss_token_count_reduce, FORMAT_FP64},
         {&site_loss_report_reduce, FORMAT_FP64}, {&site_loss_report_broadcast, loss_convention_of(config)->logged_format},
         {&site_clip_norm_reduce, FORMAT_FP64},   {&site_amp_found_inf_reduce, FORMAT_FP64},
+        {&site_ep_count_reduce, FORMAT_FP64},
     };
     for (size_t i = 0; i < sizeof due / sizeof due[0]; i++) {
         if (strcmp(due[i].site->name, purpose) != 0) continue;
@@ -294,6 +298,42 @@ static void check_scale(const struct evidence *e, struct check_output *output, c
     check_find(output, &finding);
 }
 
+/* ---- a router's ---- */
+
+static void check_scores(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact,
+                         const bool *padding)
+{
+    int64_t some, count = fact->tokens * fact->experts;
+    int least = format_traits[run_storage(&e->parallel->config)].significand_bits - 3;
+    (void)padding;
+    if (!fact->whole || e->config->model.moe.scores_bf16 || count < 64) return;
+    int most = vector_bits(fact->score, (size_t)count, FORMAT_FP64, &some);
+    if (most >= least || some < 64) return;
+    check_value(output, 1, 0);
+    routing_find(e, output, &site_moe_scores, rank, fact, "rounded", least, most, "no score of the router has more than %d significant bits", most);
+}
+
+/* A bias that its own rounding to bf16 changed: what it must be has more bits. */
+static void check_bias(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct balance_fact *fact)
+{
+    enum format storage = run_storage(&e->parallel->config);
+    bool all = true, any = false;
+    double mean = 0;
+    for (int i = 0; i < fact->experts; i++) mean += fact->summed[i] / fact->experts;
+    for (int i = 0; i < fact->experts && fact->updates; i++) {
+        double by = mean - fact->summed[i], sign = fabs(by) < 1e-9 * mean ? 0 : by > 0 ? 1 : -1;
+        double due = format_round(storage, fact->before[i] + e->config->model.moe.bias_update_rate * sign), narrow = format_round(FORMAT_BF16, due);
+        all = all && fact->after[i] == narrow;
+        any = any || fabs(narrow - due) > 4 * format_traits[storage].unit_roundoff * fabs(due);
+    }
+    if (!all || !any) return;
+    struct finding finding = finding_new(&site_moe_bias, place_at_unit(&e->parallel->config, rank->rank, fact->step, -1, fact->unit));
+    finding_pattern(&finding, "rounded");
+    finding_say(&finding, "rank %d keeps the selection bias of layer %d in bf16 after step %d", rank->rank, fact->unit - 1, fact->step);
+    check_value(output, 1, 0);
+    check_find(output, &finding);
+}
+
 static void run(const struct evidence *e, struct check_output *output)
 {
     const struct record *record = e->parallel;
@@ -306,7 +346,9 @@ static void run(const struct evidence *e, struct check_output *output)
         for (int i = 0; i < rank->losses.count; i++) check_loss_sum(e, output, rank, &rank->losses.items[i]);
         for (int i = 0; i < rank->reports.count; i++) check_average(e, output, rank, &rank->reports.items[i]);
         for (int i = 0; i < rank->scales.count; i++) check_scale(e, output, rank, &rank->scales.items[i]);
+        for (int i = 0; i < rank->balances.count; i++) check_bias(e, output, rank, &rank->balances.items[i]);
     }
+    routing_each(e, output, check_scores);
 }
 
 const struct check check_precision = {

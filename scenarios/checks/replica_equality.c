@@ -3,7 +3,8 @@
  * Holders of the same rows of the same parameter (data ranks with whole parameters; replicas of shards; the two
  * copies of a tied embedding) compare digests of the reduced gradient and of the updated parameter. Limit: exact.
  * Sites: fsdp.reduce_grad where gradients differ over data ranks, tied.grad_reduce where they do between the tied
- * copies, though all ledgers, weights and factors are as due; optimizer.update where only parameters differ. What
+ * copies, though all ledgers, weights and factors are as due; optimizer.update where only parameters differ; of a router's selection
+ * bias ep.count_reduce where the sums of counts differ, else moe.bias. What
  * differs since something before did has none. */
 #include <math.h>
 #include <stdlib.h>
@@ -163,6 +164,32 @@ static bool check_tied(const struct evidence *e, struct check_output *output, co
     return true;
 }
 
+/* The selection bias of a layer on the first data rank of its stage, and here. */
+static int check_biases(const struct evidence *e, struct check_output *output)
+{
+    const struct record *record = e->parallel;
+    int compared = 0;
+    for (int r = 0; r < record->ranks; r++) {
+        const struct rank_record *rank = &record->rank[r], *first = facts_rank(record, rank->stage, 0);
+        for (int i = 0; first && first != rank && i < rank->balances.count && i < first->balances.count; i++) {
+            const struct balance_fact *here = &rank->balances.items[i], *there = &first->balances.items[i];
+            size_t bytes = (size_t)here->experts * sizeof *here->after;
+            bool equal = !memcmp(here->after, there->after, bytes), before = !memcmp(here->before, there->before, bytes);
+            compared++;
+            check_value(output, !equal, 0);
+            if (equal) continue;
+            bool summed = !memcmp(here->summed, there->summed, bytes);
+            struct finding finding = finding_new(!before ? NULL : summed ? &site_moe_bias : &site_ep_count_reduce,
+                place_at_unit(&record->config, rank->rank, here->step, -1, here->unit));
+            finding_pattern(&finding, "copies-differ");
+            finding_say(&finding, "after step %d the selection bias of layer %d on rank %d is not what rank %d has%s", here->step, here->unit - 1, rank->rank,
+                        first->rank, summed ? "" : ", nor is the sum of counts behind it");
+            check_find(output, &finding);
+        }
+    }
+    return compared;
+}
+
 static void run(const struct evidence *e, struct check_output *output)
 {
     struct tensor_groups groups = tensor_groups_new(e->parallel);
@@ -180,6 +207,7 @@ static void run(const struct evidence *e, struct check_output *output)
         i = end;
     }
     free(groups.entries);
+    compared += check_biases(e, output);
     if (compared == 0) check_skip(output, "nothing is held twice in this layout");
     else check_value(output, 0, 0);
 }
@@ -187,7 +215,7 @@ static void run(const struct evidence *e, struct check_output *output)
 const struct check check_replica_equality = {
     .id = "replica-equality",
     .proves = "what several ranks hold copies of is bit-equal on all of them after every step: gradients and "
-              "parameters over data ranks, the two copies of a tied embedding",
+              "parameters over data ranks, the two copies of a tied embedding, a router's selection bias",
     .tier = "default",
     .run = run,
 };

@@ -3,14 +3,19 @@
  * Due is sequence step * global_batch + (d * M + m) * b + i for row i of data rank d's micro-batch m. Read off:
  * the sequences that the first and the last stage drew, whether both saw the same tokens and targets, and whether the
  * last stage's targets are those that the data have for the rows it drew (packed anew from the text).
- * Limit: exact. Sites: data.sample; labels for the targets of rows that are as due. Costs a pass over the samples and one
+ * Of rows that a router re-orders: each is a copy of the token that it is routed for, by its number and by its tag
+ * (model/routing.h), is computed by the expert that was chosen, and its result goes back to the pair that it is.
+ * Limit: exact. Sites: data.sample; labels for the targets of rows that are as due; moe.token_index, moe.dispatch, moe.expert_rows,
+ * moe.unpermute. Costs a pass over the samples and one
  * over the data. */
 #include "model/data.h"
 #include "scenarios/check.h"
 #include "scenarios/facts.h"
+#include "scenarios/routing_due.h"
 #include "model/sites.h"
 #include "sim/hash.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -99,6 +104,47 @@ static bool check_targets(const struct evidence *e, struct check_output *output,
     return false;
 }
 
+static void check_row_in(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact, int64_t i)
+{
+    int64_t due = fact->slot[i] / fact->top_k;
+    if (fact->from[i] != due) {
+        routing_find(e, output, &site_moe_token_index, rank, fact, "other-token", (double)due, fact->from[i],
+                     "row %lld of the experts is a copy of token %d where token %lld is due", (long long)i, fact->from[i], (long long)due);
+    } else {
+        routing_find(e, output, &site_moe_dispatch, rank, fact, "altered", fact->normed[due], fact->in[i],
+                     "row %lld of the experts is not what its token %lld is", (long long)i, (long long)due);
+    }
+}
+
+/* Rows of experts: copies of their tokens, multiplied by the weights of the expert that was chosen, back at their own pair. */
+static void check_routed(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact,
+                         const bool *padding)
+{
+    bool in = true, through = true, back = true;
+    (void)padding;
+    for (int64_t i = 0; fact->whole && i < fact->rows; i++) {
+        int64_t pair = fact->slot[i];
+        int expert = fact->chosen[pair];
+        bool copy = fact->from[i] == pair / fact->top_k && fact->in[i] == fact->normed[fact->from[i]];
+        bool own = i >= fact->bounds[expert] && i < fact->bounds[expert + 1];
+        check_value(output, !copy || !own || fact->back[i] != pair, 0);
+        if (in && !copy) check_row_in(e, output, rank, fact, i);
+        if (through && !own) {
+            routing_find(e, output, &site_moe_expert_rows, rank, fact, "offset", expert, NAN,
+                         "row %lld, choice %lld of token %lld, is not computed by its expert %d, whose rows are %lld to %lld", (long long)i,
+                         (long long)(pair % fact->top_k), (long long)(pair / fact->top_k), expert, (long long)fact->bounds[expert], (long long)fact->bounds[expert + 1] - 1);
+        }
+        if (back && fact->back[i] != pair) {
+            routing_find(e, output, &site_moe_unpermute, rank, fact, "wrong-inverse", (double)pair, fact->back[i],
+                         "the result of row %lld, choice %lld of token %lld, goes back to choice %d of token %d", (long long)i, (long long)(pair % fact->top_k),
+                         (long long)(pair / fact->top_k), fact->back[i] % fact->top_k, fact->back[i] / fact->top_k);
+        }
+        in = in && copy;
+        through = through && own;
+        back = back && fact->back[i] == pair;
+    }
+}
+
 static void run(const struct evidence *e, struct check_output *output)
 {
     const struct record *record = e->parallel;
@@ -118,13 +164,14 @@ static void run(const struct evidence *e, struct check_output *output)
         }
     }
     arena_free(arena);
+    routing_each(e, output, check_routed);
 }
 
 const struct check check_row_identity = {
     .id = "row-identity",
     .proves =
         "every row of data is the row it claims to be: the sequences that each rank reads are those due to its data "
-        "rank and micro-batch, and first and last stage read the same",
+        "rank and micro-batch, first and last stage read the same, and what an expert reads is the token that was routed to it",
     .tier = "default",
     .run = run,
 };

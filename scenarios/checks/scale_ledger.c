@@ -5,13 +5,15 @@
  *     compensation * scale / denominator / divisor * grad_scale = weight due
  * for every (data rank, micro-batch), and against the scale that the gradient's ledger carries in the end: a
  * product that differs from it says that something scaled the gradient without being a factor.
- * Limit: 1e-9 relative. Sites: the factor that is not as due. */
+ * And what multiplies the gradient of a micro-batch's auxiliary losses (loss_auxiliary_seed).
+ * Limit: 1e-9 relative. Sites: the factor that is not as due; moe.aux where auxiliary losses do not count at all. */
 #include <math.h>
 #include <stdio.h>
 
 #include "model/sites.h"
 #include "scenarios/check.h"
 #include "scenarios/loss_factors.h"
+#include "scenarios/routing_due.h"
 #include "scenarios/unit_contribution.h"
 
 static const double limit = 1e-9;
@@ -201,6 +203,26 @@ static void check_ledger(const struct evidence *e, struct check_output *output, 
     }
 }
 
+static void check_auxiliary(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact,
+                            const bool *padding)
+{
+    const struct record *record = e->parallel;
+    const struct scale_fact *scale = facts_scale(rank, fact->step);
+    (void)padding;
+    for (int c = 0; fact->backward && fact->aux_scale && c < fact->cells; c++) {
+        int64_t sequence = fact->first_sequence + fact->cell_first[c] / record->config.model.seq;
+        double due = loss_auxiliary_seed(record, fact->step, loss_cut_cell(&record->config, sequence)) * (scale ? scale->scale : 1), got = fact->aux_scale[c];
+        check_value(output, fabs(got / due - 1), limit);
+        if (fabs(got - due) <= limit * fabs(due)) continue;
+        struct ratio_sample sample = {facts_numbers(record, rank->data_rank, fact->step, -1), got / due};
+        struct ratio_form form = ratio_classify(&sample, 1, 'M', 2, limit);
+        routing_find(e, output, got == 0 ? &site_moe_aux : &site_moe_aux_scale, rank, fact, got == 0 ? "0" : form.found ? form.text : "altered", due, got,
+                     "the gradient of the auxiliary losses is multiplied by %.9g where %.9g is due%s%s%s", got, due, form.found ? ": it is " : "", form.text,
+                     form.found ? " of it" : "");
+        return;
+    }
+}
+
 static void run(const struct evidence *e, struct check_output *output)
 {
     const struct record *record = e->parallel;
@@ -228,6 +250,7 @@ static void run(const struct evidence *e, struct check_output *output)
             }
         }
     }
+    routing_each(e, output, check_auxiliary);
 }
 
 const struct check check_scale_ledger = {

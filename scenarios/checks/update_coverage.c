@@ -4,11 +4,16 @@
  * A frozen parameter is updated by nobody, nor is one that nothing used and that train.no_gradient leaves alone, nor any
  * in a step that is left out (loss scaling).
  * A tag of weight decay is held to train.no_decay (site fsdp.no_decay).
+ * A router's selection bias is moved once a step in every layer (moe.update_bias).
  * An empty shard needs no update. A shard that had no gradient at all is not updated either; where that is
  * due to a gradient that got lost, contribution tells. Sites: fsdp.optimizer_params where the optimizer did write and the
  * shard is as it was; fsdp.attributes where a frozen parameter is updated that has a gradient too; optimizer.no_gradient
- * where one is updated that is to be left alone; optimizer.entries where one is updated more than once; else
+ * where one is updated that is to be left alone; moe.empty_expert where
+ * one is passed over whose expert had no row on this rank; optimizer.entries where one is updated more than once; else
  * optimizer.owns. */
+#include <stdio.h>
+#include <string.h>
+
 #include "model/train.h"
 #include "model/sites.h"
 #include "scenarios/check.h"
@@ -28,10 +33,25 @@ static bool rests(const struct record *record, int param)
     return train_leaves_alone(&record->config, &record->params.params[param].info);
 }
 
+/* Its expert had no row on this rank in the step. */
+static bool expert_is_empty(const struct record *record, const struct rank_record *rank, const struct update_fact *fact)
+{
+    int expert;
+    int64_t rows = 0;
+    const char *name = strstr(record->params.params[fact->param].info.name, ".moe.experts.");
+    if (!name || sscanf(name, ".moe.experts.%d.", &expert) != 1) return false;
+    for (int i = 0; i < rank->routings.count; i++) {
+        const struct routing_fact *routing = &rank->routings.items[i];
+        if (routing->step == fact->step && routing->unit == fact->unit && expert < routing->experts) rows += routing->load[expert];
+    }
+    return rows == 0;
+}
+
 static const struct site *site_of(const struct record *record, const struct rank_record *rank, const struct update_fact *fact)
 {
     if (record->frozen[fact->param] && fact->updates > 0 && has_gradient(rank, fact)) return &site_fsdp_attributes;
     if (rests(record, fact->param) && fact->updates > 0) return &site_optimizer_no_gradient;
+    if (fact->updates == 0 && expert_is_empty(record, rank, fact)) return &site_moe_empty_expert;
     if (fact->updates > 1) return &site_optimizer_entries;
     bool elsewhere = !record->frozen[fact->param] && fact->updates == 1 && fact->version <= fact->step;
     return elsewhere ? &site_fsdp_optimizer_params : &site_optimizer_owns;
@@ -90,6 +110,19 @@ static void check_present(const struct evidence *e, struct check_output *output,
     }
 }
 
+/* A layer's selection bias is moved once a step. */
+static void check_balance(const struct evidence *e, struct check_output *output, int rank, const struct balance_fact *fact)
+{
+    check_value(output, fact->updates != 1, 0);
+    if (fact->updates == 1) return;
+    struct finding finding = finding_new(&site_moe_update_bias, place_at_unit(&e->parallel->config, rank, fact->step, -1, fact->unit));
+    finding.expected = 1;
+    finding.got = fact->updates;
+    finding_pattern(&finding, "not-updated");
+    finding_say(&finding, "rank %d moves the selection bias of layer %d %d times in step %d", rank, fact->unit - 1, fact->updates, fact->step);
+    check_find(output, &finding);
+}
+
 static void run(const struct evidence *e, struct check_output *output)
 {
     const struct record *record = e->parallel;
@@ -105,6 +138,9 @@ static void run(const struct evidence *e, struct check_output *output)
                 check_value(output, !good, 0);
                 if (!good) find_update(e, output, r, fact);
                 check_decay(e, output, r, fact);
+            }
+            for (int i = 0; i < rank->balances.count; i++) {
+                if (rank->balances.items[i].step == step) check_balance(e, output, r, &rank->balances.items[i]);
             }
             if (facts_finished(record)) check_present(e, output, rank, step);
         }

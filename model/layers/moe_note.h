@@ -1,0 +1,14 @@
+/* moe_note: see moe_note.c. Where nobody looks (no context->router, or no fact there) nothing is done. */
+#ifndef MODEL_LAYERS_MOE_NOTE_H
+#define MODEL_LAYERS_MOE_NOTE_H
+
+#include "model/layers/router.h"
+
+void moe_note_forward(const struct layer_context *context, const struct routing *routing, struct tensor normed, struct tensor rows_in,
+                      struct tensor rows_out, struct tensor routed);
+/* The gradient of the weights [T, top_k], as it is due and as the router is given it. */
+void moe_note_gate(const struct layer_context *context, struct tensor d_weight, bool due);
+/* Rows behind an expert's own. */
+void moe_note_padding(const struct layer_context *context, struct tensor rows);
+
+#endif

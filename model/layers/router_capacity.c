@@ -1,0 +1,65 @@
+/* router_capacity: which of the chosen (token, expert) pairs find room at their expert.
+ *
+ *   capacity = ceil(T k / E * capacity_factor), at most T; T: the tokens of a cell (model/routing.h), padding included
+ * In each cell an expert keeps at most so many of its pairs: those with the largest weight (probs; of equal ones the
+ * earlier token), or the first tokens (position). By weight is by what the weights are at that point: normalized, or
+ * the scores where they are normalized afterwards.
+ *
+ * Numbers that were given before the drop (moe.locations) run over all of an expert's pairs: one of `capacity` or more
+ * is outside of the expert's room, and the pair gets no row.
+ *
+ * Source: Megatron-LM core/transformer/moe/moe_utils.py (topk_softmax_with_capacity), DeepSpeed moe/sharded_moe.py. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "model/deviations.h"
+#include "model/layers/router.h"
+
+struct pair { double by; int64_t at; int location; };
+
+static int by_weight(const void *left, const void *right)
+{
+    const struct pair *a = left, *b = right;
+    if (a->by != b->by) return a->by > b->by ? -1 : 1;
+    return (a->at > b->at) - (a->at < b->at);
+}
+
+static int64_t capacity_of(const struct layer_context *context, int64_t tokens)
+{
+    const struct moe_config *moe = &context->model->moe;
+    double top_k = factor_site(context->plan, &site_moe_capacity_top_k, context->where, moe->top_k, router_numbers(context));
+    double room = ceil((double)tokens * top_k / moe->experts * moe->capacity_factor);
+    return room < (double)tokens ? (int64_t)room : tokens;
+}
+
+void router_drop(const struct layer_context *context, struct routing *routing, struct tensor by, struct arena *arena)
+{
+    const struct moe_config *moe = &context->model->moe;
+    int64_t pairs = tensor_count(by);
+    if (moe->capacity_factor <= 0) return;
+    struct arena_mark mark = arena_mark(context->scratch);
+    struct pair *own = arena_alloc(context->scratch, (size_t)pairs * sizeof *own);
+    bool probs = moe->drop == MOE_DROP_PROBS && decision_site(context->plan, &site_moe_drop_policy, context->where, true, true);
+    bool after = decision_site(context->plan, &site_moe_locations, context->where, true, true);
+    routing->kept = arena_alloc(arena, (size_t)pairs * sizeof *routing->kept);
+    routing->lost = arena_zalloc(arena, (size_t)pairs * sizeof *routing->lost);
+    for (int c = 0; c < routing->cells; c++) {
+        int64_t from = routing->cell_first[c] * moe->top_k, to = routing->cell_first[c + 1] * moe->top_k;
+        int64_t capacity = capacity_of(context, routing->cell_first[c + 1] - routing->cell_first[c]);
+        for (int32_t e = 0; e < moe->experts; e++) {
+            int count = 0;
+            for (int64_t i = from; i < to; i++) {
+                if (routing->chosen[i] != e) continue;
+                own[count] = (struct pair){router_get(by, i), i, count};
+                count++;
+            }
+            if (probs && count > 0) qsort(own, (size_t)count, sizeof *own, by_weight);
+            for (int i = 0; i < count; i++) {
+                routing->kept[own[i].at] = i < capacity;
+                routing->lost[own[i].at] = i < capacity && !after && own[i].location >= capacity;
+                routing->dropped += i >= capacity;
+            }
+        }
+    }
+    arena_release(context->scratch, mark);
+}

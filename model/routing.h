@@ -1,0 +1,66 @@
+/* routing: what the router of a layer is given by its run beside weights, and what is noted of what it did.
+ *
+ * CELLS. Auxiliary losses and capacities are taken over the tokens of one micro-batch of one data rank, so they depend on
+ * how the batch is cut. A run computes them for the cells of its loss cut (model/loss_convention.h): a micro-batch of a
+ * parallel run is one cell, the standalone run's holds all of them, in the order of sequences. */
+#ifndef MODEL_ROUTING_H
+#define MODEL_ROUTING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Inner products with one fixed vector stand for rows: equal rows have equal tags, and tags add as rows do. */
+struct routing_fact {
+    int step, microbatch, unit, first_sequence /* due, of the step */;
+    int64_t tokens;
+    int experts, top_k, cells;
+    const int64_t *cell_first;              /* [cells + 1]: tokens */
+    const int64_t *load;                    /* [experts]: rows that an expert computed */
+    const int64_t *counted;                 /* [experts]: what this micro-batch added to the counts behind the bias; NULL: no bias */
+    int64_t dropped;                        /* pairs of (token, choice) that found no room */
+    /* One a cell: the auxiliary losses, and what their gradient was multiplied by (0 before the backward). */
+    const double *aux, *z;
+    double *aux_scale;
+    bool backward;
+    int64_t padding_rows, padding_dirty;    /* behind experts' own rows (row_alignment): all; those that were not zero */
+    /* The rest only where there was memory for it (whole). */
+    bool whole;
+    const double *bias;                     /* [experts] as the choice read it; NULL: none */
+    const double *logits, *score;           /* [tokens * experts] */
+    const int32_t *chosen;                  /* [tokens * top_k] */
+    const uint8_t *kept;                    /* [tokens * top_k] */
+    const double *weight;                   /* [tokens * top_k], before anything is dropped where capacity comes last */
+    int64_t rows;                           /* in the order of experts */
+    const int64_t *first;                   /* [experts + 1]: whose rows they were when they were sorted */
+    const int64_t *bounds;                  /* [experts + 1]: whose weights they were multiplied with */
+    const int32_t *slot, *from, *back;      /* [rows]: token * top_k + choice that it is; token it was gathered from; slot its result went to */
+    const double *in, *out;                 /* [rows]: tags of what an expert read and gave */
+    const double *out_size;                 /* [rows]: the same sum of what it gave, of magnitudes */
+    const double *normed, *routed;          /* [tokens]: tags of what all experts were offered, and of what they gave together */
+    const double *gate_due;                 /* [tokens * top_k]: from the backward on: <an expert's output, the gradient of the sum> */
+    const double *gate;                     /* what the router's backward was given for it */
+};
+
+/* The selection bias of a layer at the end of a step. */
+struct balance_fact {
+    int step, unit, experts;
+    int updates;                            /* how often the bias was updated */
+    const double *counted, *summed;         /* [experts]: of this rank's step; over the data ranks */
+    const double *before, *after;           /* [experts] */
+};
+
+struct factor_numbers;
+/* A layer's part of its rank's state; one micro-batch. NULL in a layer_context: one cell, no bias, nobody counts. */
+struct router_run {
+    const double *bias;                     /* [experts]; NULL: none */
+    double *counts;                         /* [experts]: += chosen tokens; NULL: none */
+    int cells;
+    const int64_t *cell_first;              /* [cells + 1] */
+    const double *aux_scale;                /* [cells]: what an auxiliary loss' gradient is to be multiplied by */
+    const bool *padding;                    /* [tokens]; NULL: no token is padding */
+    const struct factor_numbers *numbers;   /* of the run, for factors */
+    struct routing_fact *fact;              /* filled; NULL: nobody looks */
+    struct arena *fact_arena;
+};
+
+#endif

@@ -1,0 +1,153 @@
+/* conservation: every chosen (token, expert) pair goes out once and comes back once.
+ *
+ *   room    which pairs a full expert keeps: as many as its capacity, and by the declared policy
+ *   rows    every kept pair has exactly one row, a dropped one none; rows are in the order of experts, whose first rows are
+ *           the sums of the counts before them, without gap or overlap, also where they meet the experts' weights
+ *   back    as many results come back for a pair as rows went out (row-identity: which)
+ *   sum     what a token gets is the sum of its rows' results times their weights: by tags (model/routing.h), within 1024 roundings
+ *           of the narrowest format of the magnitudes
+ * Limit: exact but for the sum. Sites: moe.capacity_top_k where the number kept is another one, moe.drop_policy where others are
+ * kept, moe.locations where a kept pair has no row, moe.expert_rows, moe.unpermute, moe.combine. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "model/sites.h"
+#include "scenarios/facts.h"
+#include "scenarios/routing_due.h"
+
+/* ---- room ---- */
+
+static bool check_number(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact, int cell)
+{
+    const struct moe_config *moe = &e->config->model.moe;
+    int64_t room = routing_capacity(moe, fact, cell);
+    for (int expert = 0; expert < fact->experts; expert++) {
+        int64_t wanted = 0, kept = 0;
+        for (int64_t i = fact->cell_first[cell] * fact->top_k; i < fact->cell_first[cell + 1] * fact->top_k; i++) {
+            wanted += fact->chosen[i] == expert;
+            kept += fact->chosen[i] == expert && fact->kept[i];
+        }
+        int64_t due = wanted < room ? wanted : room;
+        check_value(output, (double)llabs(kept - due), 0);
+        if (kept == due) continue;
+        routing_find(e, output, &site_moe_capacity_top_k, rank, fact, "capacity", (double)due, (double)kept,
+                     "expert %d keeps %lld of %lld tokens; its capacity is %lld", expert, (long long)kept, (long long)wanted, (long long)room);
+        return false;
+    }
+    return true;
+}
+
+static void check_room(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact)
+{
+    const struct moe_config *moe = &e->config->model.moe;
+    int64_t pairs = fact->tokens * fact->top_k;
+    for (int c = 0; c < fact->cells; c++) {
+        if (!check_number(e, output, rank, fact, c)) return;
+    }
+    if (moe->capacity_factor <= 0) return;
+    bool *due = calloc((size_t)pairs + 1, sizeof *due), *first = calloc((size_t)pairs + 1, sizeof *first), all_first = true;
+    routing_kept(moe, fact, moe->drop, due);
+    routing_kept(moe, fact, MOE_DROP_POSITION, first);
+    int64_t wrong = -1;
+    for (int64_t i = pairs - 1; i >= 0; i--) {
+        all_first = all_first && first[i] == fact->kept[i];
+        if (due[i] != fact->kept[i]) wrong = i;
+    }
+    if (wrong >= 0) {
+        check_value(output, 1, 0);
+        routing_find(e, output, &site_moe_drop_policy, rank, fact, all_first ? "position" : "other-pairs", due[wrong], fact->kept[wrong],
+                     "expert %d %s token %lld%s", fact->chosen[wrong], fact->kept[wrong] ? "keeps" : "drops", (long long)(wrong / fact->top_k),
+                     all_first ? ": it keeps its first tokens, whatever their weight" : "");
+    }
+    free(first);
+    free(due);
+}
+
+/* ---- rows ---- */
+
+static void check_rows(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact)
+{
+    int64_t pairs = fact->tokens * fact->top_k;
+    int *out = calloc((size_t)pairs + 1, sizeof *out), *back = calloc((size_t)pairs + 1, sizeof *back);
+    for (int64_t i = 0; i < fact->rows; i++) {
+        out[fact->slot[i]]++;
+        back[fact->back[i]]++;
+    }
+    for (int64_t i = 0; i < pairs; i++) {
+        check_value(output, out[i] != fact->kept[i], 0);
+        if (out[i] == fact->kept[i]) continue;
+        routing_find(e, output, &site_moe_locations, rank, fact, out[i] ? "extra" : "lost", fact->kept[i], out[i], "choice %d of token %lld has %d rows where %d %s due",
+                     (int)(i % fact->top_k), (long long)(i / fact->top_k), out[i], fact->kept[i], fact->kept[i] ? "is" : "are");
+        break;
+    }
+    for (int64_t i = 0; i < pairs; i++) {
+        check_value(output, back[i] != out[i], 0);
+        if (back[i] == out[i]) continue;
+        routing_find(e, output, &site_moe_unpermute, rank, fact, "wrong-inverse", out[i], back[i], "choice %d of token %lld gets %d results for %d rows",
+                     (int)(i % fact->top_k), (long long)(i / fact->top_k), back[i], out[i]);
+        break;
+    }
+    free(back);
+    free(out);
+}
+
+static void check_offsets(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact)
+{
+    for (int expert = 0; expert <= fact->experts; expert++) {
+        int64_t before = 0;
+        for (int64_t i = 0; i < fact->rows; i++) before += fact->chosen[fact->slot[i]] < expert;
+        check_value(output, (double)llabs(fact->bounds[expert] - before), 0);
+        if (fact->bounds[expert] == before) continue;
+        routing_find(e, output, &site_moe_expert_rows, rank, fact, "offset", (double)before, (double)fact->bounds[expert],
+                     "expert %d begins with row %lld where the experts before it have %lld", expert, (long long)fact->bounds[expert], (long long)before);
+        return;
+    }
+}
+
+static void check_sum(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact)
+{
+    double *sum = calloc((size_t)fact->tokens + 1, sizeof *sum), *size = calloc((size_t)fact->tokens + 1, sizeof *size);
+    double limit = 1024 * precision_roundoff(&e->parallel->config.precision);
+    for (int64_t i = 0; i < fact->rows; i++) {
+        sum[fact->back[i] / fact->top_k] += fact->weight[fact->back[i]] * fact->out[i];
+        size[fact->back[i] / fact->top_k] += fabs(fact->weight[fact->back[i]]) * fact->out_size[i];
+    }
+    for (int64_t t = 0; t < fact->tokens; t++) {
+        double by = fabs(fact->routed[t] - sum[t]) / fmax(size[t], 1e-30);
+        check_value(output, by, limit);
+        if (by <= limit) continue;
+        routing_find(e, output, &site_moe_combine, rank, fact, "altered", sum[t], fact->routed[t],
+                     "what token %lld gets of its experts is not the sum of their results times their weights, by %.3g", (long long)t, by);
+        break;
+    }
+    free(size);
+    free(sum);
+}
+
+static void visit(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact,
+                  const bool *padding)
+{
+    if (!fact->whole) return;
+    check_room(e, output, rank, fact);
+    check_rows(e, output, rank, fact);
+    check_offsets(e, output, rank, fact);
+    check_sum(e, output, rank, fact);
+}
+
+static void run(const struct evidence *e, struct check_output *output)
+{
+    if (e->config->model.moe.experts == 0) {
+        check_skip(output, "the model has no experts");
+        return;
+    }
+    check_value(output, 0, 0);
+    routing_each(e, output, visit);
+}
+
+const struct check check_conservation = {
+    .id = "conservation",
+    .proves = "every chosen (token, expert) pair that finds room goes out once and comes back once: who is dropped, the rows of each expert "
+              "without gap or overlap, the way back, the weighed sum",
+    .tier = "default",
+    .run = run,
+};
