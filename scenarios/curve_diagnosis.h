@@ -10,9 +10,9 @@
  * size of the user's losses does not matter. A curve of the form step,loss may show what is printed or what backward
  * gets: both readings are tried, the second at 0.98 of its score.
  *
- * NOISE. Differences below f are none. f is --noise if given, and never below what the printed digits leave open; else
+ * NOISE. Differences below f are none. f is at least
  *     base = digits + 16 * |D of the healthy simulation| + 64 * unit roundoff of the storage
- * and, where the standalone curve is not the simulated one (within 1e-4 and its digits, at every step), at least
+ * and --noise if given; else, where the standalone curve is not the simulated one (within 1e-4 and its digits, at every step), at least
  *     3 * median |D(i-1) - 2 D(i) + D(i+1)| / (0.6745 * sqrt(6))
  * over the whole curve from 5 lines on: the standard deviation of white noise, by second differences, which a smooth
  * drift leaves small. A difference that itself jumps from step to step makes that too large, so candidates that jump less

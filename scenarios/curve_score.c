@@ -93,7 +93,7 @@ static void measure_channel(struct curve_diagnosis *d, const struct curve_runs *
         double digits = digits_floor(parallel, standalone, channel, d->point[p]);
         double healthy = fabs(curve_simulated(runs, &runs->healthy, channel, d->step[p]));
         double base = digits + 16 * (isfinite(healthy) ? healthy : 0) + 64 * roundoff;
-        double least = isnan(noise) ? fmax(base, scattered) : fmax(noise, digits + 4 * roundoff);
+        double least = isnan(noise) ? fmax(base, scattered) : fmax(base, noise);
         if (scattered > base) d->noise_from = "the scatter of the curves' difference";
         d->difference[channel][p] = given_difference(parallel, standalone, channel, d->point[p]);
         d->floor[channel][p] = least;
