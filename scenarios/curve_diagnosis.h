@@ -10,9 +10,9 @@
  * size of the user's losses does not matter. A curve of the form step,loss may show what is printed or what backward
  * gets: both readings are tried, the second at 0.98 of its score.
  *
- * NOISE. Differences below f are none. f is --noise if given, and never below what the printed digits leave open; else
+ * NOISE. Differences below f are none. f is at least
  *     base = digits + 16 * |D of the healthy simulation| + 64 * unit roundoff of the storage
- * and, where the standalone curve is not the simulated one (within 1e-4 and its digits, at every step), at least
+ * and --noise if given; else, where the standalone curve is not the simulated one (within 1e-4 and its digits, at every step), at least
  *     3 * median |D(i-1) - 2 D(i) + D(i+1)| / (0.6745 * sqrt(6))
  * over the whole curve from 5 lines on: the standard deviation of white noise, by second differences, which a smooth
  * drift leaves small. A difference that itself jumps from step to step makes that too large, so candidates that jump less
@@ -24,7 +24,10 @@
  * standalone curve is another model's, it counts twice as much; a step counts half by agreement, half by likeness, which
  * is 0 where only one of D and d is above f, else 1 - |ln |D / d|| / ln 100, at least 0; and the later steps together
  * count half by that, half by shape: the cosine between the two rows of differences, without its sign (a cause that
- * disturbs numbers at random has another sign in another model). The score is the mean over channels, from 0 to 1.
+ * disturbs numbers at random has another sign in another model). The score is the mean over channels, from 0 to 1,
+ * halved for each channel whose ratio at the first step the cause can't make: where that is a formula in M, D, P, the
+ * simulated one is off by more than 10 %; else the difference is above 0.5 and the simulated one off by half of the larger.
+ * Below 0.35, or within 0.02 of the score of "nothing is wrong", a curve is not explained.
  *
  * CLASSES. Candidates whose own simulated differences agree within f in every channel given cannot be told apart by these
  * curves: they form one class, ordered by the nearest digits. separate_by lists what would tell a candidate from the

@@ -93,7 +93,7 @@ static void measure_channel(struct curve_diagnosis *d, const struct curve_runs *
         double digits = digits_floor(parallel, standalone, channel, d->point[p]);
         double healthy = fabs(curve_simulated(runs, &runs->healthy, channel, d->step[p]));
         double base = digits + 16 * (isfinite(healthy) ? healthy : 0) + 64 * roundoff;
-        double least = isnan(noise) ? fmax(base, scattered) : fmax(noise, digits + 4 * roundoff);
+        double least = isnan(noise) ? fmax(base, scattered) : fmax(base, noise);
         if (scattered > base) d->noise_from = "the scatter of the curves' difference";
         d->difference[channel][p] = given_difference(parallel, standalone, channel, d->point[p]);
         d->floor[channel][p] = least;
@@ -197,16 +197,30 @@ static double score_channel(const struct curve_diagnosis *d, const struct curve_
     return (at_first + weight * later) / (1 + weight);
 }
 
+/* At the first step, is the given ratio one that this cause can't make? Where it is a formula, 10 % is what micro-batches of
+ * unequal length may move it by; a large difference of no such form may be half as large again, unless both are so large
+ * that they may be a number of tokens. */
+static bool contradicts(const struct curve_diagnosis *d, const struct curve_runs *runs, const struct curve_trace *trace, enum curve_channel channel, bool reads_backward)
+{
+    double given = d->difference[channel][0], due = curve_simulated(runs, trace, read_as(channel, reads_backward), 0);
+    bool is_formula = d->ratio[channel][0] && strcmp(d->ratio[channel], "1") != 0;
+    if (d->step[0] != 0) return false;
+    if (is_formula) return !(fabs(given - due) <= 0.1 * fabs(1 + given) + d->floor[channel][0]);
+    double size = fmax(fabs(given), fabs(due)), least = fmin(fabs(given), fabs(due));
+    return fabs(given) > 0.5 && least < 10 && !(fabs(given - due) <= 0.5 * size);
+}
+
 static double score(const struct curve_diagnosis *d, const struct curve_runs *runs, const struct curve_trace *trace, bool reads_backward)
 {
-    double sum = 0;
+    double sum = 0, factor = reads_backward ? backward_reading : 1;
     int channels = 0;
     for (int k = 0; k < CURVE_CHANNELS; k++) {
         if (!d->given[k]) continue;
+        if (contradicts(d, runs, trace, (enum curve_channel)k, reads_backward)) factor /= 2;
         sum += score_channel(d, runs, trace, (enum curve_channel)k, reads_backward);
         channels++;
     }
-    return (reads_backward ? backward_reading : 1) * sum / channels;
+    return factor * sum / channels;
 }
 
 static double distance(const struct curve_diagnosis *d, const struct curve_runs *runs, const struct curve_candidate *c)

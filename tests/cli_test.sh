@@ -65,6 +65,19 @@ for command in run test explain diagnose validate schema faults sites checks; do
 done
 check "version" 0 "$hpsim" --version;                   says out "hpsim "
 
+# ---- curves ----
+printf 'step,loss\n0,5.5\n' >"$work/one.csv"
+printf 'step,loss\n0,5.5\n1,nan\n' >"$work/nan.csv"
+check "diagnose without curves" 2 "$hpsim" diagnose "$small"; says err "needs --parallel FILE.csv"
+check "diagnose nan" 2 "$hpsim" diagnose "$small" --parallel "$work/nan.csv" --standalone "$work/one.csv"
+says err "nan.csv:3: the loss of step 1 is not finite"; silent out
+check "diagnose noise" 2 "$hpsim" diagnose "$small" --parallel "$work/one.csv" --standalone "$work/one.csv" --noise 2; says err "between 0 and 1"
+for threads in 1 3; do
+    check "diagnose equal curves" 0 "$hpsim" diagnose "$small" --parallel "$work/one.csv" --standalone "$work/one.csv" --threads $threads --json "$work/d$threads.json"
+    says out "NOT VISIBLE"
+done
+check "diagnose, threads don't matter" 0 cmp "$work/d1.json" "$work/d3.json"
+
 # ---- registries ----
 check "faults" 0 "$hpsim" faults;                       says out "loss-divided-twice"
 check "one fault" 0 "$hpsim" faults loss-divided-twice; says out "AReaL"

@@ -6,15 +6,16 @@
 #
 #   exact     both columns of run --csv, all digits
 #   printed   step,loss,grad_norm of what is printed, 6 decimals
-#   foreign   the same from another model: other seed, width and text order, relative noise of 1e-5 (given by --noise)
+#   loss      step,loss alone
+#   foreign   the same from another model: other seed and width, relative noise of 1e-5 on each number (--noise 4e-5)
 #
-# Required: exact 80 % first and 95 % among three; a curve in which nothing shows says so and has the fault on its list.
-# The others must keep what FLOOR says below: measured, with room for a few.
+# Required: 80 % first and 95 % among three, of another model 60 % and 75 %; a curve in which nothing shows says so and has
+# the fault on its list, where it is the same model (in another one, a fault may not act that acts here).
 # usage: test_diagnose.sh HPSIM SOURCE_ROOT [EVERY [MODE...]]   EVERY n: each n-th scenario only
 hpsim=$(realpath "$1")
 cd "$2/scenarios" || exit 99
 every=${3:-1}
-[ $# -gt 3 ] && shift 3 && modes=$* || modes='exact printed foreign'
+[ $# -gt 3 ] && shift 3 && modes=$* || modes='exact printed loss foreign'
 work=$(mktemp -d) || exit 99
 trap 'rm -rf "$work"' EXIT
 failed=0
@@ -50,6 +51,7 @@ diagnose() { # diagnose MODE SCENARIO FAULT
     case $mode in
     exact) cp "$work/run" "$work/a"; cp "$work/run" "$work/b" ;;
     printed) simple 3 5 0 <"$work/run" >"$work/a"; simple 4 6 0 <"$work/run" >"$work/b" ;;
+    loss) simple 3 5 0 <"$work/run" | cut -d, -f1,2 >"$work/a"; simple 4 6 0 <"$work/run" | cut -d, -f1,2 >"$work/b" ;;
     foreign) simple 3 5 1e-5 <"$work/run" >"$work/a"; simple 4 6 1e-5 <"$work/run" >"$work/b"; noise='--noise 4e-5' ;;
     esac
     # shellcheck disable=SC2086
@@ -80,13 +82,13 @@ for mode in $modes; do
         $2 == "none" { none++; next }
         $10 == "cut" && $2 == "not_visible" { gone++; next } # what could be seen of it was cut off
         { all++ }
-        $2 == "not_visible" { hidden++; if ($5 != "none") listed++; else print "  hidden and not listed: " $3; next }
+        $2 == "not_visible" { hidden++; if ($5 != "none") listed++; else { print "  hidden and not listed: " $3; if (mode == "foreign") hidden-- } next }
         { seen++; if ($5 == 1) first++; else print "  not first: " $0; if ($5 >= 1 && $5 <= 3) three++; if ($9 == 1) top++; sum += $7 }
         END {
             printf "%s: %d curves, %d faults leave none, %d only what is not finite; %d not visible, %d of them listed; of %d seen %d in the first class (%.1f %%), %d in three (%.1f %%), %d first of all; the first class has %.1f members\n",
                    mode, all, none, gone, hidden, listed, seen, first, 100 * first / (seen ? seen : 1), three, 100 * three / (seen ? seen : 1), top, sum / (seen ? seen : 1)
-            need_first = mode == "exact" ? 80 : mode == "printed" ? 80 : 50
-            need_three = mode == "exact" ? 95 : mode == "printed" ? 95 : 70
+            need_first = mode == "foreign" ? 60 : 80
+            need_three = mode == "foreign" ? 75 : 95
             exit all == 0 || listed + 0 != hidden + 0 || 100 * first < need_first * seen || 100 * three < need_three * seen
         }' "$work/rows" || fail "$mode"
 done
