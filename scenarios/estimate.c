@@ -8,6 +8,7 @@
  * Good to a factor of about two: it is there to refuse what can't fit. */
 #include "scenarios/estimate.h"
 
+#include "model/record.h"
 #include "sim/format.h"
 
 static double parameter_count(const struct model_config *m)
@@ -47,8 +48,11 @@ static void add_run(const struct run_config *config, const struct layout *layout
     ret->history += width * count * copies * (2 * steps + 1);
     ret->history += steps * units * data_ranks * (64 * data_ranks * microbatches + 256 * microbatches);
     ret->history += steps * units * config->train.global_batch * 3 * 96;
+    bool again = layout->recompute.mode == RECOMPUTE_FULL;
+    double kept = again ? 2.0 * m->dim : layer_activation(m); /* input and its gradient; one layer whole, once a stage */
+    if (m->dropout > 0) ret->history += steps * m->layers * config->train.global_batch * 2 * (again ? 2 : 1) * (double)sizeof(struct draw_fact);
     ret->activations +=
-        width * data_ranks * tokens_here * (in_flight * m->layers * layer_activation(m) + 3.0 * m->vocab);
+        width * data_ranks * tokens_here * (in_flight * m->layers * kept + (again ? layout->pp * layer_activation(m) : 0) + 3.0 * m->vocab);
     ret->data += tokens * steps * (12 + 16);
     ret->ranks += 512e3 * layout_ranks(layout);
 }

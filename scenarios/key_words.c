@@ -33,7 +33,7 @@ static const struct { const char *path, *example; } examples[] = {
     {"parallel.fsdp.bucket_alignment", "--set parallel.dp_replicate=2 --set parallel.fsdp.bucket_alignment=16"},
     {"parallel.fsdp.prefetch", "--set parallel.dp_shard=2 --set parallel.fsdp.prefetch=1"},
     {"model.dropout", "--set model.dropout=0.1"},
-    {"recompute_parts", "--set 'recompute_parts=[\"moe_permute\",\"mla_qkv\"]'"},
+    {"recompute_parts", "--set model.arch=pangu_moe --set 'recompute_parts=[\"moe_permute\",\"mla_qkv\"]'"},
     {"precision", "--set precision=fp64"},
     {"faults", "--fault loss-divided-twice"},
     {"faults[].fault", "--fault pp.loss.scale:times"},

@@ -142,7 +142,7 @@ START_TEST(choices)
         }
     }
     ck_assert_int_ge(there, 40);
-    ck_assert_int_ge(later, 20);
+    ck_assert_int_ge(later, 10);
 }
 END_TEST
 
