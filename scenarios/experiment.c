@@ -169,7 +169,8 @@ static void fill_steps(struct result *result, const struct comparison *c)
             .rel_err = relative_error(s->loss_parallel, s->loss_standalone), .norm_parallel = s->norm_parallel,
             .norm_standalone = s->norm_standalone, .norm_rel_err = relative_error(s->norm_parallel, s->norm_standalone),
             .valid_tokens = record_valid_tokens_due(c->parallel, i), .max_grad_rel_err = s->max_gradient_error,
-            .max_param_rel_err = s->max_param_error};
+            .max_param_rel_err = s->max_param_error,
+            .auxiliary_parallel = facts_auxiliary(c->parallel, i), .auxiliary_standalone = facts_auxiliary(c->standalone, i)};
     }
 }
 

@@ -157,6 +157,19 @@ struct step_tokens facts_tokens(const struct record *record, int step)
     return tokens;
 }
 
+double facts_auxiliary(const struct record *record, int step)
+{
+    struct loss_cut cut = loss_cut_of(&record->config);
+    double sum = 0;
+    for (int r = 0; r < record->ranks; r++) {
+        for (int i = 0; i < record->rank[r].routings.count; i++) {
+            const struct routing_fact *fact = &record->rank[r].routings.items[i];
+            for (int c = 0; fact->step == step && fact->aux && c < fact->cells; c++) sum += fact->aux[c] + fact->z[c];
+        }
+    }
+    return sum / (cut.data_ranks * cut.microbatches);
+}
+
 double facts_divisor_due(const struct run_config *config)
 {
     return config->layout.reduce_op == FSDP_REDUCE_AVG ? layout_data_ranks(&config->layout) : 1;

@@ -61,6 +61,8 @@ const struct site *facts_reduction_site(const struct run_config *config);
 /* Roundoff of the storage: what weights and probes go through. Of gradients on their way: the coarsest format there. */
 double facts_storage_roundoff(const struct run_config *config);
 double facts_reduction_roundoff(const struct run_config *config);
+/* The routers' auxiliary losses of a step: the sum over layers of the mean over micro-batches and data ranks. */
+double facts_auxiliary(const struct record *record, int step);
 /* Did this rank reduce the unit's gradient in the step at all? */
 bool facts_was_reduced(const struct rank_record *rank, int step, int unit);
 /* Was each of these reductions divided by what is due? */

@@ -35,6 +35,7 @@ struct step_result {
     int step; double parallel, logged, standalone, rel_err;
     double norm_parallel, norm_standalone, norm_rel_err;
     int64_t valid_tokens; double max_grad_rel_err, max_param_rel_err;
+    double auxiliary_parallel, auxiliary_standalone; /* facts_auxiliary; in no loss */
 };
 
 struct evidence_item { char tensor[96]; double inputs_agree_to, differs_by; char ratio[48]; };

@@ -1,7 +1,7 @@
 /* layouts: any way to cut the work computes what one rank computes.
  *
  * pp 1, 2, 4, 8 x dp_shard 1, 2, 3, 5 x GPipe, 1F1B x zero 0, 3 x micro-batches 1..12, each with
- * global_batch = 2 x dp_shard x micro-batches, in fp64 and fp32 by turns, with both reductions, both ways to
+ * global_batch = 2 x dp_shard x micro-batches, every third with experts, in fp64 and fp32 by turns, with both reductions, both ways to
  * synchronize, both ways to reshard, synchronous and asynchronous sends by turns: every check is silent.
  * "long" runs all 768, else every 13th. And the digest of a run does not depend on threads or on the order
  * in which ready ranks run; at step 0 every token's forward loss has the bits of the standalone run. */
@@ -31,6 +31,13 @@ static struct scenario make(int pp, int dp, int microbatches, int zero, bool gpi
                    .reshard_after_forward = zero == 3 && turn % 4 < 2, .reduce_op = turn % 5 < 2 ? FSDP_REDUCE_SUM : FSDP_REDUCE_AVG,
                    .sync = turn % 6 < 2 ? SYNC_EACH_MICROBATCH : SYNC_LAST_MICROBATCH},
         .machine = {8, 400, 3, 400, 8, 50}}};
+    if (turn % 3 == 2) { /* experts, in the variants of their router */
+        s.config.model.moe = (struct moe_config){.experts = 6, .top_k = 1 + turn % 4, .expert_ffn = 5, .shared_ffn = turn % 5 ? 7 : 0, .dense = {0x11},
+            .score = turn % 2 ? MOE_SCORE_SOFTMAX : MOE_SCORE_SIGMOID, .normalize = (enum moe_normalize)(turn % 5 % 3), .routed_scaling = 1.5,
+            .groups = turn % 7 < 3 ? 2 : 1, .groups_chosen = turn % 7 < 3 ? 2 : 1, .aux_loss_coeff = turn % 4 ? .2 : 0, .z_loss_coeff = turn % 5 ? .01 : 0,
+            .balance = turn % 7 ? MOE_BALANCE_NOAUX_TC : MOE_BALANCE_NONE, .bias_update_rate = .01, .capacity_factor = turn % 4 > 1 ? .9 : 0,
+            .drop = turn % 8 > 3 ? MOE_DROP_PROBS : MOE_DROP_POSITION, .normalize_after_drop = turn % 11 > 5, .row_alignment = 1 + turn % 3};
+    }
     snprintf(s.config.layout.schedule, sizeof s.config.layout.schedule, "%s", gpipe ? "GPipe" : "1F1B");
     for (int i = 0; i < pp; i++) s.config.layout.layers_per_stage[i] = 8 / pp;
     return s;

@@ -2,6 +2,7 @@
  *
  * sigmoid   y = 1 / (1 + e^-x);                      dx = dy y (1 - y)
  * softmax   over each row: y = e^(x - max) / sum;    dx = y (dy - sum y dy); sums ascending, one rounded addition each
+ * e^x       y = e^x;   log-sum-exp out[t] = max + log(sum of e^(x - max)), sums ascending, one rounded addition each
  * gather    y[i,:] = x[index[i],:]
  * scatter   y[index[i],:] += w[i] x[i,:] as one fused multiply-add, i ascending; without w: an addition
  * scale     y[i,:] = w[i] x[i,:]
@@ -54,6 +55,30 @@ void FN(softmax_backward)(struct tensor dx, struct tensor dy, struct tensor y)
         real *out = reals(dx) + t * columns, sum = 0;
         for (int64_t c = 0; c < columns; c++) sum += value[c] * grad[c];
         for (int64_t c = 0; c < columns; c++) out[c] = value[c] * (grad[c] - sum);
+    }
+}
+
+void FN(exponential)(struct tensor y, struct tensor x)
+{
+    const int64_t n = tensor_count(y);
+    ASSERT(tensor_count(x) == n);
+    for (int64_t i = 0; i < n; i += VEC_WIDTH) vec_store_part(reals(y) + i, vec_exp(vec_load_part(reals(x) + i, n - i)), n - i);
+}
+
+void FN(log_sum_exp)(struct tensor out, struct tensor x)
+{
+    const int64_t rows = row_count(x), columns = row_length(x);
+    ASSERT(tensor_count(out) == rows);
+    for (int64_t t = 0; t < rows; t++) {
+        const real *in = reals(x) + t * columns;
+        real largest = in[0], sum = 0, terms[VEC_WIDTH];
+        for (int64_t c = 1; c < columns; c++) largest = in[c] > largest ? in[c] : largest;
+        for (int64_t c = 0; c < columns; c += VEC_WIDTH) {
+            const int64_t left = columns - c < VEC_WIDTH ? columns - c : VEC_WIDTH;
+            vec_store_part(terms, vec_exp(vec_load_part(in + c, left) - vec_set(largest)), left);
+            for (int64_t i = 0; i < left; i++) sum += terms[i];
+        }
+        reals(out)[t] = largest + vec_log(vec_set(sum))[0];
     }
 }
 

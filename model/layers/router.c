@@ -34,14 +34,19 @@ static bool decide(const struct layer_context *context, const struct site *site)
 /* ---- scores ---- */
 
 /* What softmax over a micro-batch's tokens gives, for each expert. */
-static void softmax_over_tokens(struct tensor score, struct tensor logits)
+static void softmax_over_tokens(const struct layer_context *context, struct tensor score, struct tensor logits)
 {
     int64_t tokens = score.shape[0], experts = score.shape[1];
     for (int64_t e = 0; e < experts; e++) {
-        double largest = -INFINITY, sum = 0;
+        double largest = -INFINITY;
         for (int64_t t = 0; t < tokens; t++) largest = fmax(largest, get(logits, t * experts + e));
-        for (int64_t t = 0; t < tokens; t++) sum += exp(get(logits, t * experts + e) - largest);
-        for (int64_t t = 0; t < tokens; t++) set(score, t * experts + e, exp(get(logits, t * experts + e) - largest) / sum);
+        for (int64_t t = 0; t < tokens; t++) set(score, t * experts + e, get(logits, t * experts + e) - largest);
+    }
+    context->ops->exponential(score, score);
+    for (int64_t e = 0; e < experts; e++) {
+        double sum = 0;
+        for (int64_t t = 0; t < tokens; t++) sum += get(score, t * experts + e);
+        for (int64_t t = 0; t < tokens; t++) set(score, t * experts + e, get(score, t * experts + e) / sum);
     }
 }
 
@@ -62,7 +67,7 @@ static void find_scores(const struct layer_context *context, struct routing *rou
     routing->as.over_experts = moe->score == MOE_SCORE_SIGMOID || decide(context, &site_moe_score_axis);
     if (moe->score == MOE_SCORE_SIGMOID) context->ops->sigmoid_forward(routing->score, routing->logits);
     else if (routing->as.over_experts) context->ops->softmax_forward(routing->score, routing->logits);
-    else softmax_over_tokens(routing->score, routing->logits);
+    else softmax_over_tokens(context, routing->score, routing->logits);
     if (moe->scores_bf16) tensor_round(routing->score, FORMAT_BF16);
     layer_tensor(context, &site_moe_scores, 0, routing->score);
 }
@@ -157,14 +162,12 @@ static double sum_of(const struct routing *routing, struct together set)
     return sum;
 }
 
-static double softmax_of(const struct routing *routing, struct together set, int64_t i)
+/* terms: e^p of all that were picked, which are scores: none is large. */
+static double softmax_of(const struct routing *routing, struct tensor terms, struct together set, int64_t i)
 {
-    double largest = -INFINITY, sum = 0;
-    for (int64_t n = 0, k = set.first; n < set.count; n++, k += set.stride) {
-        if (counts(routing, k)) largest = fmax(largest, get(routing->picked, k));
-    }
-    for (int64_t n = 0, k = set.first; n < set.count; n++, k += set.stride) sum += counts(routing, k) ? exp(get(routing->picked, k) - largest) : 0;
-    return exp(get(routing->picked, i) - largest) / sum;
+    double sum = 0;
+    for (int64_t n = 0, k = set.first; n < set.count; n++, k += set.stride) sum += counts(routing, k) ? get(terms, k) : 0;
+    return get(terms, i) / sum;
 }
 
 static void weigh(const struct layer_context *context, struct routing *routing, int64_t tokens)
@@ -175,15 +178,19 @@ static void weigh(const struct layer_context *context, struct routing *routing, 
     routing->scaling = factor_site(context->plan, &site_moe_routed_scaling, context->where, moe->routed_scaling, router_numbers(context));
     bool plain = routing->as.over_choices && !(routing->as.after_drop && routing->kept);
     bool softmax = moe->normalize == MOE_NORMALIZE_SOFTMAX;
+    struct arena_mark mark = arena_mark(context->scratch);
+    struct tensor terms = layer_matrix_alloc(context, top_k, context->scratch);
     if (softmax && plain) context->ops->softmax_forward(routing->weight, routing->picked);
+    else if (softmax) context->ops->exponential(terms, routing->picked);
     for (int64_t i = 0; i < tokens * top_k; i++) {
         struct together set_of_i = together_with(routing, i, top_k);
         double value = get(softmax && plain ? routing->weight : routing->picked, i);
         if (!counts(routing, i)) value = 0;
-        else if (softmax && !plain) value = softmax_of(routing, set_of_i, i);
+        else if (softmax && !plain) value = softmax_of(routing, terms, set_of_i, i);
         else if (moe->normalize == MOE_NORMALIZE_SUM) value /= sum_of(routing, set_of_i) + sum_floor;
         set(routing->weight, i, value * routing->scaling);
     }
+    arena_release(context->scratch, mark);
 }
 
 /* ---- all of it ---- */

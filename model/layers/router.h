@@ -34,6 +34,7 @@ struct routing {
     int64_t *cell_first;            /* [cells + 1] */
     int64_t *cell_tokens;           /* [cells]: that are not padding */
     int64_t *aux_counts;            /* [cells * experts]: tokens that the auxiliary loss sees an expert have */
+    struct tensor own, lse;         /* [T, experts]: what the balancing loss makes of the logits, undivided; [T]: their log-sum-exp */
     double *aux_factor, *aux, *z;   /* [cells]: value = factor * sum over experts of (sum of p) * count */
 };
 

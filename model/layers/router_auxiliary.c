@@ -9,12 +9,11 @@
  * They are not added to the loss: their gradients are put into that of the logits, each cell's times aux_scale:
  *   dp = c n_e with c = aux_loss_coeff E / (k T^2), n constant, then through softmax or sigmoid and division
  *   dz = 2 z_loss_coeff / T lse(z) softmax(z)
- * All in fp64, experts ascending, tokens ascending; the gradient is rounded once, where it is added.
+ * Score functions in the storage's format, all else in fp64, experts ascending, tokens ascending; the gradient is rounded once,
+ * where it is added.
  *
  * Source: Megatron-LM core/transformer/moe/moe_utils.py (switch_load_balancing_loss_func, z_loss_func,
  * compute_routing_scores_for_aux_loss, MoEAuxLossAutoScaler); Fedus et al. 2021, Zoph et al. 2022. */
-#include <math.h>
-
 #include "model/deviations.h"
 #include "model/layers/router.h"
 
@@ -25,43 +24,27 @@ static bool is_padding(const struct layer_context *context, int64_t t)
     return context->router && context->router->padding && context->router->padding[t];
 }
 
-static double square(double x)
-{
-    return x * x;
-}
-
-static double log_sum_exp(struct tensor logits, int64_t t, int experts)
-{
-    double largest = -INFINITY, sum = 0;
-    for (int e = 0; e < experts; e++) largest = fmax(largest, router_get(logits, t * experts + e));
-    for (int e = 0; e < experts; e++) sum += exp(router_get(logits, t * experts + e) - largest);
-    return largest + log(sum);
-}
-
 static bool is_softmax(const struct moe_config *moe, const struct routing *routing)
 {
     return moe->score == MOE_SCORE_SOFTMAX || !routing->as.own_score;
 }
 
-/* p of one token; returns what sigmoids were divided by. */
-static double own_scores(bool softmax, struct tensor logits, int64_t t, int experts, double *ret)
+/* p of one token; returns what its scores were divided by. */
+static double own_scores(const struct routing *routing, bool softmax, int64_t t, int experts, double *ret)
 {
-    double sum = 0, lse = softmax ? log_sum_exp(logits, t, experts) : 0;
-    for (int e = 0; e < experts; e++) {
-        double z = router_get(logits, t * experts + e);
-        ret[e] = softmax ? exp(z - lse) : 1 / (1 + exp(-z));
-        sum += ret[e];
-    }
-    for (int e = 0; e < experts && !softmax; e++) ret[e] /= sum + sum_floor;
-    return sum + sum_floor;
+    double sum = softmax ? 1 : sum_floor;
+    for (int e = 0; e < experts && !softmax; e++) sum += router_get(routing->own, t * experts + e);
+    for (int e = 0; e < experts; e++) ret[e] = router_get(routing->own, t * experts + e) / sum;
+    return sum;
 }
 
-/* The experts that a token counts for: those of its own choice, or (a mistake) of the router's that have room. */
-static int seen_of(const struct moe_config *moe, const struct routing *routing, bool own, int64_t t, const double *p, int32_t *ret)
+/* The experts that a token counts for: those of its own choice, by the logits, whose order the score functions keep; or (a mistake) of the router's that have room. */
+static int seen_of(const struct moe_config *moe, const struct routing *routing, bool own, int64_t t, double *logits, int32_t *ret)
 {
     int seen = 0;
     if (own) {
-        router_top(p, moe->experts, moe->top_k, true, ret);
+        for (int e = 0; e < moe->experts; e++) logits[e] = router_get(routing->logits, t * moe->experts + e);
+        router_top(logits, moe->experts, moe->top_k, true, ret);
         return moe->top_k;
     }
     for (int64_t i = t * moe->top_k; i < (t + 1) * moe->top_k; i++) {
@@ -81,10 +64,11 @@ static void find_cell(const struct layer_context *context, struct routing *routi
     for (int64_t t = routing->cell_first[c]; t < routing->cell_first[c + 1]; t++) {
         if (is_padding(context, t)) continue;
         routing->cell_tokens[c]++;
-        own_scores(is_softmax(moe, routing), routing->logits, t, experts, p);
+        own_scores(routing, is_softmax(moe, routing), t, experts, p);
         for (int e = 0; e < experts; e++) sums[e] += p[e];
         for (int i = seen_of(moe, routing, own, t, p, seen) - 1; i >= 0; i--) counts[seen[i]]++;
-        if (moe->z_loss_coeff > 0) routing->z[c] += square(log_sum_exp(routing->logits, t, experts));
+        double lse = router_get(routing->lse, t);
+        routing->z[c] += lse * lse;
     }
     double tokens = (double)routing->cell_tokens[c], sum = 0;
     double top_k = factor_site(context->plan, &site_moe_aux_top_k, context->where, moe->top_k, router_numbers(context));
@@ -107,25 +91,30 @@ void router_auxiliary(const struct layer_context *context, struct routing *routi
     routing->aux_factor = arena_zalloc(arena, cells * sizeof(double));
     routing->aux = arena_zalloc(arena, cells * sizeof(double));
     routing->z = arena_zalloc(arena, cells * sizeof(double));
+    routing->own = layer_matrix_alloc(context, moe->experts, arena);
+    routing->lse = layer_vector_alloc(context, layer_rows(context), arena);
+    if (is_softmax(moe, routing)) context->ops->softmax_forward(routing->own, routing->logits);
+    else context->ops->sigmoid_forward(routing->own, routing->logits);
+    context->ops->log_sum_exp(routing->lse, routing->logits);
     for (int c = 0; c < routing->cells; c++) find_cell(context, routing, c, own);
 }
 
-static void add_token(const struct layer_context *context, const struct routing *routing, struct tensor d_logits, int c, int64_t t,
+/* share: softmax of the logits. */
+static void add_token(const struct layer_context *context, const struct routing *routing, struct tensor d_logits, struct tensor share, int c, int64_t t,
                       double scale, double *p)
 {
     const struct moe_config *moe = &context->model->moe;
     int experts = moe->experts;
     const int64_t *counts = routing->aux_counts + (int64_t)c * experts;
     bool softmax = is_softmax(moe, routing);
-    double sum = own_scores(softmax, routing->logits, t, experts, p), along = 0, factor = routing->aux_factor[c];
-    double lse = moe->z_loss_coeff > 0 ? log_sum_exp(routing->logits, t, experts) : 0;
-    double of_z = 2 * moe->z_loss_coeff / (double)routing->cell_tokens[c] * lse;
+    double sum = own_scores(routing, softmax, t, experts, p), along = 0, factor = routing->aux_factor[c];
+    double of_z = 2 * moe->z_loss_coeff / (double)routing->cell_tokens[c] * router_get(routing->lse, t);
     for (int e = 0; e < experts; e++) along += p[e] * factor * (double)counts[e];
     for (int e = 0; e < experts; e++) {
-        double z = router_get(d_logits, t * experts + e), logit = router_get(routing->logits, t * experts + e);
-        double dp = factor * (double)counts[e] - along, s = p[e] * sum;
+        int64_t at = t * experts + e;
+        double dp = factor * (double)counts[e] - along, s = router_get(routing->own, at);
         double dz = softmax ? p[e] * dp : dp / sum * s * (1 - s);
-        router_set(d_logits, t * experts + e, z + scale * (dz + of_z * exp(logit - lse)));
+        router_set(d_logits, at, router_get(d_logits, at) + scale * (dz + of_z * router_get(share, at)));
     }
 }
 
@@ -136,13 +125,15 @@ void router_auxiliary_backward(const struct layer_context *context, const struct
     if (!routing->aux) return;
     struct arena_mark mark = arena_mark(context->scratch);
     double *p = arena_alloc(context->scratch, (size_t)experts * sizeof *p);
+    struct tensor share = layer_matrix_alloc(context, experts, context->scratch);
+    context->ops->softmax_forward(share, routing->logits);
     bool kept = decision_site(context->plan, &site_moe_aux, context->where, true, true);
     for (int c = 0; c < routing->cells; c++) {
         double due = run ? run->aux_scale[c] : 1;
         double scale = kept ? factor_site(context->plan, &site_moe_aux_scale, context->where, due, router_numbers(context)) : 0;
         if (run && run->fact) run->fact->aux_scale[c] = scale;
         for (int64_t t = routing->cell_first[c]; scale != 0 && t < routing->cell_first[c + 1]; t++) {
-            if (!is_padding(context, t)) add_token(context, routing, d_logits, c, t, scale, p);
+            if (!is_padding(context, t)) add_token(context, routing, d_logits, share, c, t, scale, p);
         }
     }
     arena_release(context->scratch, mark);

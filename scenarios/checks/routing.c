@@ -117,7 +117,7 @@ static void check_auxiliary(const struct evidence *e, struct check_output *outpu
                             const bool *padding)
 {
     const struct moe_config *moe = &e->config->model.moe;
-    double limit = 1e-9;
+    double limit = routing_roundoff(e->parallel);
     if (!fact->aux) return;
     for (int c = 0; c < fact->cells; c++) {
         double due = routing_balancing(moe, fact, c, padding, (struct balancing){false, false}), got = fact->aux[c], z = routing_z(moe, fact, c, padding);

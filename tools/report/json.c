@@ -25,6 +25,12 @@ static void add_steps(cJSON *root, const struct result *result)
         json_add_number(norm, "parallel", s->norm_parallel);
         json_add_number(norm, "standalone", s->norm_standalone);
         json_add_number(norm, "rel_err", s->norm_rel_err);
+        const struct moe_config *moe = &result->scenario->config.model.moe;
+        if (moe->experts > 0 && (moe->aux_loss_coeff > 0 || moe->z_loss_coeff > 0)) {
+            cJSON *auxiliary = json_add_object(step, "auxiliary_loss");
+            json_add_number(auxiliary, "parallel", s->auxiliary_parallel);
+            json_add_number(auxiliary, "standalone", s->auxiliary_standalone);
+        }
         json_add_integer(step, "valid_tokens", s->valid_tokens);
         json_add_number(step, "max_grad_rel_err", s->max_grad_rel_err);
         json_add_number(step, "max_param_rel_err", s->max_param_rel_err);
