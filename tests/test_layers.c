@@ -148,7 +148,7 @@ static void make_router(struct problem *p, int variant)
     moe->drop = variant & VARIANT_POSITION ? MOE_DROP_POSITION : MOE_DROP_PROBS;
     p->router = (struct router_run){.bias = variant & VARIANT_SELECTION_BIAS ? p->selection_bias : NULL, .cells = 2, .cell_first = p->cell_first,
                                     .aux_scale = p->aux_scale, .padding = p->padding, .fact = &p->fact, .fact_arena = p->run};
-    if (variant >= VARIANT_AUXILIARY) p->context.router = &p->router;
+    if ((variant & ~VARIANT_DROPOUT) >= VARIANT_AUXILIARY) p->context.router = &p->router;
 }
 
 static struct problem *problem_new(enum part part, enum layer_kind_index block, int variant, enum format storage)
