@@ -20,7 +20,8 @@
 
 #include "model/loss_convention.h"
 
-enum { NOTED_NUMBERS = 1 << 22 };
+/* Of a whole run, in 8 bytes each at most: its ranks share it. */
+enum { NOTED_NUMBERS = 1 << 24 };
 
 static bool has_experts(const struct program *p, const struct unit *unit)
 {
@@ -31,7 +32,7 @@ static bool has_experts(const struct program *p, const struct unit *unit)
 void balance_begin(struct program *p)
 {
     const struct moe_config *moe = &p->run->config->model.moe;
-    p->record->routing_left = NOTED_NUMBERS;
+    p->record->routing_left = NOTED_NUMBERS / p->run->record->ranks;
     p->balance = arena_zalloc(p->context.arena, (size_t)(p->units_count + 1) * sizeof *p->balance);
     for (int i = 0; i < p->units_count; i++) {
         if (moe->balance != MOE_BALANCE_NOAUX_TC || !has_experts(p, &p->units[i])) continue;

@@ -48,6 +48,9 @@ static void run_rows(const struct ops *ops, struct outputs *out, const int32_t *
     void *du = OUT("swiglu_backward du", T_ROWS * WIDTH, 20), *biased = OUT("bias_forward", T_ROWS * WIDTH, 21);
     void *db = OUT("bias_backward", WIDTH, 22), *loss = OUT("loss", T_ROWS, 23), *lse = OUT("lse", T_ROWS, 24);
     void *dlogits = OUT("cross_entropy_backward", T_ROWS * VOCABULARY, 25);
+    void *sigmoid = OUT("sigmoid_forward", T_ROWS * WIDTH, 26), *d_sigmoid = OUT("sigmoid_backward", T_ROWS * WIDTH, 27);
+    void *share = OUT("softmax_forward", T_ROWS * WIDTH, 28), *d_share = OUT("softmax_backward", T_ROWS * WIDTH, 29);
+    void *power = OUT("exponential", T_ROWS * WIDTH, 30), *all = OUT("log_sum_exp", T_ROWS, 31);
     struct tensor scale = tensor_1d(part(rstd, f, s), s, rows), lses = tensor_1d(part(lse, f, s), s, rows);
     struct tensor width = tensor_1d(w, s, WIDTH);
     ops->embedding_forward(ROWS(y, WIDTH), tokens + first, tensor_2d(table, s, VOCABULARY, WIDTH));
@@ -61,6 +64,12 @@ static void run_rows(const struct ops *ops, struct outputs *out, const int32_t *
                        500);
     ops->swiglu_forward(ROWS(a, WIDTH), ROWS(x, WIDTH), ROWS(dy, WIDTH));
     ops->swiglu_backward(ROWS(dg, WIDTH), ROWS(du, WIDTH), ROWS(y, WIDTH), ROWS(x, WIDTH), ROWS(dy, WIDTH));
+    ops->sigmoid_forward(ROWS(sigmoid, WIDTH), ROWS(x, WIDTH));
+    ops->sigmoid_backward(ROWS(d_sigmoid, WIDTH), ROWS(dy, WIDTH), ROWS(sigmoid, WIDTH));
+    ops->softmax_forward(ROWS(share, WIDTH), ROWS(x, WIDTH));
+    ops->softmax_backward(ROWS(d_share, WIDTH), ROWS(dy, WIDTH), ROWS(share, WIDTH));
+    ops->exponential(ROWS(power, WIDTH), ROWS(x, WIDTH));
+    ops->log_sum_exp(tensor_1d(part(all, f, s), s, rows), ROWS(x, WIDTH));
     ops->bias_forward(ROWS(biased, WIDTH), width);
     ops->bias_backward(tensor_1d(db, s, WIDTH), ROWS(dy, WIDTH));
     ops->cross_entropy_forward(tensor_1d(part(loss, f, s), s, rows), lses, ROWS(logits, VOCABULARY), tokens + first);
