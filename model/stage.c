@@ -352,9 +352,9 @@ void stage_forward(struct program *p, int microbatch)
             context.where = where;
             embedding_forward(&context, y, mb->tokens, unit_param_tensor(unit, 0, storage_of(p)));
         } else {
+            context.router = balance_enter(p, mb, unit, microbatch, false);
             struct arena_mark mark = arena_mark(p->scratch), before = arena_mark(mb->arena);
             enter_layer(p, &context, &look, unit, microbatch);
-            context.router = balance_enter(p, mb, unit, microbatch, false);
             mb->layers[i] = layer_forward(&context, y, x, weights_of(p, unit, false), mb->arena);
             recompute_forward_done(p, mb, i, x, y, before);
             balance_leave(p, unit);
