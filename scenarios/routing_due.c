@@ -54,7 +54,7 @@ double routing_roundoff(const struct record *record)
 
 bool routing_agree(double a, double b, double relative)
 {
-    return a == b || fabs(a - b) <= relative * fmax(fabs(a), fabs(b)) + 1e-30;
+    return a == b || (isfinite(a) && isfinite(b) && fabs(a - b) <= relative * fmax(fabs(a), fabs(b)) + 1e-30) || (isnan(a) && isnan(b));
 }
 
 static double log_sum_exp(const double *z, int count)

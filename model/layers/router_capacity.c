@@ -20,7 +20,8 @@ struct pair { double by; int64_t at; int location; };
 static int by_weight(const void *left, const void *right)
 {
     const struct pair *a = left, *b = right;
-    if (a->by != b->by) return a->by > b->by ? -1 : 1;
+    if (isnan(a->by) != isnan(b->by)) return isnan(a->by) ? 1 : -1;
+    if (!isnan(a->by) && a->by != b->by) return a->by > b->by ? -1 : 1;
     return (a->at > b->at) - (a->at < b->at);
 }
 

@@ -104,6 +104,11 @@ static bool check_targets(const struct evidence *e, struct check_output *output,
     return false;
 }
 
+static bool same_tag(double a, double b)
+{
+    return a == b || (isnan(a) && isnan(b));
+}
+
 static void check_row_in(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact, int64_t i)
 {
     int64_t due = fact->slot[i] / fact->top_k;
@@ -125,7 +130,7 @@ static void check_routed(const struct evidence *e, struct check_output *output, 
     for (int64_t i = 0; fact->whole && i < fact->rows; i++) {
         int64_t pair = fact->slot[i];
         int expert = fact->chosen[pair];
-        bool copy = fact->from[i] == pair / fact->top_k && fact->in[i] == fact->normed[fact->from[i]];
+        bool copy = fact->from[i] == pair / fact->top_k && same_tag(fact->in[i], fact->normed[fact->from[i]]);
         bool own = i >= fact->bounds[expert] && i < fact->bounds[expert + 1];
         check_value(output, !copy || !own || fact->back[i] != pair, 0);
         if (in && !copy) check_row_in(e, output, rank, fact, i);
