@@ -9,9 +9,15 @@ static enum format storage_of(const struct program *p)
     return p->run->ops->storage;
 }
 
+/* Of a parameter that has a gradient, of a frozen one's place the largest of the unit's. */
 static double gradient_norm(const struct program *p, const struct unit *unit, int i)
 {
     double squares = 0;
+    if (unit->params[i].frozen) {
+        for (int k = 0; k < unit->count; k++)
+            if (!unit->params[k].frozen) squares = fmax(squares, gradient_norm(p, unit, k));
+        return squares;
+    }
     for (int k = 0; k < unit->slices_count; k++) {
         const struct slice *slice = &unit->slices[k];
         if (slice->i == i && slice->count > 0)

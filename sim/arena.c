@@ -10,6 +10,7 @@
 
 #include "sim/assertion.h"
 #include "sim/region.h"
+#include "sim/sanitizer.h"
 
 enum { ALIGNMENT = REGION_ALIGNMENT, STEP_BYTES = 64 * 1024, CHUNK_BYTES_MAX = 4 << 20 };
 
@@ -105,6 +106,7 @@ static void next_chunk(struct arena *arena, size_t bytes)
         if (total < share) total = share;
         struct chunk *fresh = region_take(total);
         *fresh = (struct chunk){.previous = current, .next = next, .size = total - HEADER};
+        SANITIZER_POISON(chunk_data(fresh), fresh->size);
         if (next) next->previous = fresh;
         if (current) current->next = fresh;
         else arena->first = fresh;
@@ -132,13 +134,14 @@ static void make_room(struct arena *arena, size_t bytes)
 void *arena_alloc(struct arena *arena, size_t bytes)
 {
     if (bytes > SIZE_MAX - ALIGNMENT - STEP_BYTES) memory_failed(bytes);
-    size_t rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    size_t rounded = (bytes + SANITIZER_RED_ZONE + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     if (rounded == 0) rounded = ALIGNMENT;
     if (!arena->current || arena->current->size - arena->used < rounded) make_room(arena, rounded);
     void *data = chunk_data(arena->current) + arena->used;
     arena->used += rounded;
     if (arena->before + arena->used > arena->peak) arena->peak = arena->before + arena->used;
-    if (arena->poison) memory_poison(data, rounded);
+    SANITIZER_UNPOISON(data, bytes);
+    if (arena->poison) memory_poison(data, bytes);
     return data;
 }
 
@@ -172,19 +175,25 @@ struct arena_mark arena_mark(const struct arena *arena)
     return (struct arena_mark){arena->current, arena->used};
 }
 
+/* What is released reads as NaN, or, under the sanitizer, is not to be read. */
+static void clear(const struct arena *arena, void *data, size_t bytes)
+{
+    SANITIZER_UNPOISON(data, bytes); /* the red zones in it */
+    if (arena->poison) memory_poison(data, bytes);
+    SANITIZER_POISON(data, bytes);
+}
+
 void arena_release(struct arena *arena, struct arena_mark mark)
 {
     while (arena->current != mark.chunk) {
         ASSERT(arena->current); /* the mark is of this arena, and not of a later time */
-        if (arena->poison) memory_poison(chunk_data(arena->current), arena->used);
+        clear(arena, chunk_data(arena->current), arena->used);
         arena->current = arena->current->previous;
         arena->used = arena->current ? arena->current->used : 0;
         arena->before -= arena->used;
     }
     ASSERT(arena->used >= mark.used);
-    if (arena->poison && arena->current) {
-        memory_poison(chunk_data(arena->current) + mark.used, arena->used - mark.used);
-    }
+    if (arena->current) clear(arena, chunk_data(arena->current) + mark.used, arena->used - mark.used);
     arena->used = mark.used;
 }
 

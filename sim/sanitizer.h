@@ -18,14 +18,17 @@
 #define SANITIZER_THREAD 1
 #endif
 
-/* May freed memory be kept for reuse? Not where a checker watches what is freed. */
+/* May freed memory be kept for reuse? Not where a checker watches what is freed.
+ * Red zone: bytes behind each block of an arena that nobody may touch. */
 #ifdef SANITIZER_ADDRESS
 #define SANITIZER_KEEPS_FREED false
+#define SANITIZER_RED_ZONE 64
 #include <sanitizer/asan_interface.h>
 #define SANITIZER_POISON(data, bytes) __asan_poison_memory_region((data), (bytes))
 #define SANITIZER_UNPOISON(data, bytes) __asan_unpoison_memory_region((data), (bytes))
 #else
 #define SANITIZER_KEEPS_FREED true
+#define SANITIZER_RED_ZONE 0
 #define SANITIZER_POISON(data, bytes) ((void)(data), (void)(bytes))
 #define SANITIZER_UNPOISON(data, bytes) ((void)(data), (void)(bytes))
 #endif

@@ -3,6 +3,7 @@
 #include "sim/assertion.h"
 #include "sim/error.h"
 #include "sim/format.h"
+#include "sim/sanitizer.h"
 #include "sim/hash.h"
 #include "sim/random.h"
 #include "sim/tensor.h"
@@ -242,6 +243,9 @@ START_TEST(arena_poison)
             arena_reset(arena);
         else
             arena_release(arena, mark);
+        SANITIZER_UNPOISON(data, 4999);
+        SANITIZER_UNPOISON(zeros, 333);
+        SANITIZER_UNPOISON(large, 200003);
         check_poisoned(data, 4999);
         check_poisoned(zeros, 333);
         check_poisoned(large, 200003);
