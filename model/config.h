@@ -180,8 +180,16 @@ enum schedule_kind_limits { SCHEDULE_NAME_MAX = 32, STAGES_MAX = 256 };
 enum zero_stage { ZERO_0 = 0, ZERO_1 = 1, ZERO_2 = 2, ZERO_3 = 3 };
 enum sync_mode { SYNC_LAST_MICROBATCH, SYNC_EACH_MICROBATCH };
 enum fsdp_reduce { FSDP_REDUCE_AVG, FSDP_REDUCE_SUM };
+/* How tokens reach their experts on other ranks (model/layers/dispatch.h). replicated: the ranks of an expert-parallel
+ * group read the same sequences, each computes its own experts, and the results are summed. */
+enum moe_dispatcher { DISPATCH_ALL_TO_ALL, DISPATCH_ALL_GATHER, DISPATCH_REPLICATED };
 struct layout {
-    int pp, dp_replicate, dp_shard, tp;     /* the other axes are 1 for now and refused otherwise */
+    int pp, dp_replicate, dp_shard, tp;     /* cp is 1 for now and refused otherwise */
+    int ep, etp;                            /* 0 or 1: every rank has all experts; none is split. etp is 1 or tp */
+    bool experts_over_tp;                   /* expert-parallel groups span the tp ranks too */
+    enum moe_dispatcher dispatcher;
+    int ep_inner;                           /* all_to_all in two steps: members of an inner group; 0 or 1: in one */
+    bool sequence_parallel;                 /* between tensor-parallel parts each tp rank has its run of every sequence's positions */
     int microbatches;
     char schedule[SCHEDULE_NAME_MAX];       /* "GPipe", "1F1B" */
     bool send_sync;

@@ -45,6 +45,21 @@ struct layer_saved;
 
 /* The ranks that share each layer's matrices between them; NULL where there is one. */
 struct tensor_parallel { struct communicator *communicator; struct group *group; };
+/* The ranks that share each layer's experts between them; NULL in a layer_context: each has all. Member i of `group` holds
+ * experts i * count .. (i + 1) * count - 1; those of others have no weights here (data NULL). */
+struct expert_parallel {
+    struct communicator *communicator;
+    struct group *group;                  /* ep, in the order of experts */
+    struct group *inner, *outer;          /* all-to-all in two steps; NULL: in one over group */
+    struct group *tensor;                 /* etp: whose members share each expert's matrices; NULL: they are whole */
+    struct group *copies;                 /* tp ranks that hold the same tokens and are in one ep group: each dispatches its part of them; NULL: none */
+    enum moe_dispatcher dispatcher;
+    int first, count;                     /* experts of this rank */
+    /* Backward. What rides with a gradient to the experts that it goes to, where it becomes a part of theirs: the sender's
+     * probes and ledger (model/unit.h), and the sum of what arrived, this rank's own included. NULL: nobody looks. */
+    const void *probes; size_t probe_count; const struct ledger *ledger;
+    void *arrived_probes; struct ledger *arrived_ledger;
+};
 /* Dropout of what a block adds to the residual stream: see layers/dropout.c. */
 enum dropout_place { DROPOUT_ATTENTION, DROPOUT_FEED_FORWARD, DROPOUT_PLACES };
 /* What one sequence's mask was drawn from: counters first .. first + count - 1 of a stream; kept: a digest of the mask. */
@@ -67,6 +82,7 @@ struct layer_context {                    /* what is the same for all layers of 
     const int32_t *positions;             /* [T] */
     const int32_t *documents;             /* [T], or NULL where the mask does not use them */
     const struct tensor_parallel *tp;
+    const struct expert_parallel *ep;
     struct arena *scratch;                /* released before return */
     struct dropout_streams dropout;
     unsigned recompute;                   /* of enum recompute_part: what is not kept for the backward */
