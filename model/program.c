@@ -1,5 +1,6 @@
 /* program: set-up of a rank and its loop over steps and actions. */
 #include "model/balance.h"
+#include "model/experts.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,9 +34,11 @@ struct unit *program_unit(struct program *p, int index, int part)
 static void make_groups(struct program *p)
 {
     const struct layout *layout = &p->run->config->layout;
-    static const char *const data_axes[] = {"dp_replicate", "dp_shard"}, *const model_axes[] = {"pp", "dp_shard", "tp"}, *const whole_axes[] = {"pp", "tp"};
+    static const char *const model_axes[] = {"pp", "dp_shard", "tp"}, *const whole_axes[] = {"pp", "tp"};
     p->pp = communicator_group(p->communicator, "pp");
-    p->dp = communicator_group_over(p->communicator, "dp", data_axes, 2);
+    p->dp = sequence_group(p->communicator, &p->run->mesh, layout);
+    if (layout_ep(layout) > 1 || layout->etp > 1)
+        expert_groups(p->communicator, &p->run->mesh, layout, p->run->config->model.moe.experts, &p->expert_parallel);
     /* The norm adds what each rank owns: shards differ over dp_shard, whole copies are counted once. */
     if (layout->tp > 1) {
         p->norm_group = layout->zero == ZERO_0 ? communicator_group_over(p->communicator, "model", whole_axes, 2)

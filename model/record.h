@@ -116,7 +116,7 @@ struct loss_cell { int64_t valid, unshifted, positions; double weight; };
 
 #define RECORD_VECTOR(type) struct { int count, capacity; type *items; }
 struct rank_record {
-    int rank, stage, data_rank, replicate, shard, tp; /* data_rank = replicate * dp_shard + shard */
+    int rank, stage, data_rank, replicate, shard, tp; /* data_rank = replicate * dp_shard + shard, / ep where experts are replicated */
     int first_unit, units;                 /* of its stage; the tied copy on the last stage is not counted */
     RECORD_VECTOR(struct sample_fact) samples;
     RECORD_VECTOR(struct loss_fact) losses;

@@ -47,7 +47,7 @@ static struct record *record_new(const struct run_config *config)
         rank->replicate = mesh_coordinate(&record->mesh, r, "dp_replicate");
         rank->shard = mesh_coordinate(&record->mesh, r, "dp_shard");
         rank->tp = mesh_coordinate(&record->mesh, r, "tp");
-        rank->data_rank = rank->replicate * layout->dp_shard + rank->shard;
+        rank->data_rank = (rank->replicate * layout->dp_shard + rank->shard) / layout_shards_alike(layout);
         rank->arena = arena_new("rank record", false);
     }
     return record;
