@@ -34,12 +34,20 @@ struct routing_fact {
     const int64_t *first;                   /* [experts + 1]: whose rows they were when they were sorted */
     const int64_t *bounds;                  /* [experts + 1]: whose weights they were multiplied with */
     const int32_t *slot, *from, *back;      /* [rows]: token * top_k + choice that it is; token it was gathered from; slot its result went to */
-    const double *in, *out;                 /* [rows]: tags of what an expert read and gave */
+    int64_t seen_first, seen_tokens;        /* the tokens whose rows went out from here one by one and came back: without expert parallelism all */
+    const double *in, *out;                 /* [rows]: tags of what an expert read and gave, of rows of those tokens */
     const double *out_size;                 /* [rows]: the same sum of what it gave, of magnitudes */
     const double *normed, *routed;          /* [tokens]: tags of what all experts were offered, and of what they gave together */
     const double *gate_due;                 /* [tokens * top_k]: from the backward on: <an expert's output, the gradient of the sum> */
     const double *gate;                     /* what the router's backward was given for it */
 };
+
+/* Have in, out and out_size something to say of a row? */
+static inline bool routing_row_is_seen(const struct routing_fact *fact, int32_t slot)
+{
+    int64_t token = slot / fact->top_k;
+    return token >= fact->seen_first && token < fact->seen_first + fact->seen_tokens;
+}
 
 /* The selection bias of a layer at the end of a step. */
 struct balance_fact {

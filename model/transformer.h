@@ -58,8 +58,8 @@ struct expert_parallel {
     int first, count;                     /* experts of this rank */
     /* Backward. What rides with a gradient to the experts that it goes to, where it becomes a part of theirs: the sender's
      * probes and ledger (model/unit.h), and the sum of what arrived, this rank's own included. NULL: nobody looks. */
-    const void *probes; size_t probe_count; const struct ledger *ledger;
-    void *arrived_probes; struct ledger *arrived_ledger;
+    const void *probes; size_t probe_count; struct ledger *ledger; /* probes, ledger NULL: this rank sends zeros, nothing */
+    void *arrived_probes; struct ledger *arrived_ledger, *middle_ledger /* in two steps: room */;
 };
 /* Dropout of what a block adds to the residual stream: see layers/dropout.c. */
 enum dropout_place { DROPOUT_ATTENTION, DROPOUT_FEED_FORWARD, DROPOUT_PLACES };
@@ -84,6 +84,7 @@ struct layer_context {                    /* what is the same for all layers of 
     const int32_t *documents;             /* [T], or NULL where the mask does not use them */
     const struct tensor_parallel *tp;
     const struct expert_parallel *ep;
+    bool sequence_split;                  /* tp ranks hold different positions of the same sequences */
     struct arena *scratch;                /* released before return */
     struct dropout_streams dropout;
     unsigned recompute;                   /* of enum recompute_part: what is not kept for the backward */

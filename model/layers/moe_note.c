@@ -65,8 +65,20 @@ static void note_sums(const struct routing *routing, struct routing_fact *fact, 
     fact->aux_scale = arena_zalloc(arena, cells * sizeof *fact->aux_scale);
 }
 
-void moe_note_forward(const struct layer_context *context, const struct routing *routing, struct tensor normed, struct tensor rows_in,
-                      struct tensor rows_out, struct tensor routed)
+/* Of those of the routing's rows that are among `own`; 0 of the others. */
+static const double *row_tags(const struct routing_fact *fact, const struct routing *routing, struct tensor own, bool magnitudes, struct arena *arena)
+{
+    double *ret = arena_zalloc(arena, (size_t)(routing->rows + 1) * sizeof *ret);
+    int64_t at = 0;
+    for (int e = 0; e < fact->experts; e++) {
+        for (int64_t i = routing->bounds[e]; i < routing->bounds[e + 1]; i++) {
+            if (routing_row_is_seen(fact, routing->slot[i])) ret[i] = tag_of(own, at++, magnitudes);
+        }
+    }
+    return ret;
+}
+
+void moe_note_forward(const struct layer_context *context, const struct routing *routing, const struct dispatch *d, struct tensor normed, struct tensor routed)
 {
     if (!context->router || !context->router->fact) return;
     struct routing_fact *fact = context->router->fact;
@@ -75,6 +87,8 @@ void moe_note_forward(const struct layer_context *context, const struct routing 
     fact->tokens = normed.shape[0];
     fact->experts = (int)experts;
     fact->top_k = context->model->moe.top_k;
+    fact->seen_first = d->first_token;
+    fact->seen_tokens = d->own_out.data ? d->tokens : 0;
     note_sums(routing, fact, arena);
     if (!fact->whole) return;
     if (context->router->bias) fact->bias = copy(context->router->bias, experts * sizeof *fact->bias, arena);
@@ -88,9 +102,9 @@ void moe_note_forward(const struct layer_context *context, const struct routing 
     fact->slot = copy(routing->slot, rows * sizeof *fact->slot, arena);
     fact->from = copy(routing->from, rows * sizeof *fact->from, arena);
     fact->back = copy(routing->back_slot, rows * sizeof *fact->back, arena);
-    fact->in = tags(rows_in, false, arena);
-    fact->out = tags(rows_out, false, arena);
-    fact->out_size = tags(rows_out, true, arena);
+    fact->in = row_tags(fact, routing, d->own_in, false, arena);
+    fact->out = row_tags(fact, routing, d->own_out, false, arena);
+    fact->out_size = row_tags(fact, routing, d->own_out, true, arena);
     fact->normed = tags(normed, false, arena);
     fact->routed = tags(routed, false, arena);
 }
