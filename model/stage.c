@@ -215,19 +215,17 @@ static void lose_gradients(struct program *p, const struct unit *unit, const str
     }
 }
 
-/* What rides with a micro-batch's gradient to its experts: where several tp ranks dispatch parts of the same tokens, the first
- * of them names the micro-batch. */
-static void send_contribution(struct program *p, const struct microbatch *mb, struct unit *experts)
+/* What rides with a micro-batch's gradient to its experts, and where what they get is put. */
+static void send_contribution(struct program *p, struct microbatch *mb, struct unit *experts)
 {
-    static const struct ledger nothing;
     struct expert_parallel *ep = &p->expert_parallel;
-    bool names = !ep->copies || ep->copies->me == 0;
     size_t bytes = experts->probe_count * format_storage_bytes(storage_of(p));
-    ep->probes = names ? mb->output_probes : arena_zalloc(p->scratch, bytes);
+    ep->probes = mb->output_probes;
     ep->probe_count = experts->probe_count;
-    ep->ledger = names ? &mb->grad_ledger : &nothing;
+    ep->ledger = &mb->grad_ledger;
     ep->arrived_probes = experts->arrived_probes;
     ep->arrived_ledger = &experts->arrived_ledger;
+    ep->middle_ledger = &p->middle_ledger;
     memset(experts->arrived_probes, 0, bytes);
     ledger_clear(&experts->arrived_ledger);
 }
