@@ -98,7 +98,7 @@ static void check_present(const struct evidence *e, struct check_output *output,
     const struct record *record = e->parallel;
     for (int p = 0; p < record->params.count; p++) {
         const struct param *param = &record->params.params[p];
-        if (param->unit < rank->first_unit || param->unit >= rank->first_unit + rank->units) continue;
+        if (!record_has_param(record, rank, p)) continue;
         bool found = false;
         for (int i = 0; i < rank->updates.count && !found; i++) {
             found = rank->updates.items[i].step == step && rank->updates.items[i].param == p;
