@@ -72,6 +72,10 @@ int moe_params(const struct model_config *model, int layer, struct param_info *r
     for (int e = 0; e < model->moe.experts; e++) {
         snprintf(name, sizeof name, "experts.%d", e);
         describe_network(model, layer, name, model->moe.expert_ffn, expert_at(model, e), ret);
+        for (int i = expert_at(model, e); i < expert_at(model, e + 1); i++) {
+            ret[i].is_expert = true;
+            ret[i].expert = e;
+        }
     }
     return moe_params(model, layer, NULL);
 }
