@@ -9,13 +9,35 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* ---- expert parallelism ----
+ * Rows on their way to other ranks' experts and back, by tags (below). all_to_all: HOME and GRAD_HOME, SENT and GRAD_SENT are of
+ * own rows, one by one; all_gather and replicated: of own tokens, whose rows' results come home summed (SENT: nothing is noted
+ * that `normed` does not say). READ and GAVE: of the rows that the rank's experts compute. */
+enum dispatch_stage { DISPATCH_SENT, DISPATCH_READ, DISPATCH_GAVE, DISPATCH_HOME, DISPATCH_GRAD_SENT, DISPATCH_GRAD_READ, DISPATCH_GRAD_GAVE,
+                      DISPATCH_GRAD_HOME, DISPATCH_STAGES };
+struct dispatch_fact {
+    int members, me;                        /* of the expert-parallel group; 0: there is none */
+    const int *ranks;                       /* [members] */
+    int copies; const int *copy_ranks;      /* tp ranks with the same tokens that share them out; 0: nobody */
+    bool one_by_one, everywhere;            /* all_to_all; replicated */
+    int first, experts;                     /* of this rank */
+    int64_t first_token, tokens;            /* whose rows it sends */
+    const int64_t *sent;                    /* [experts of the model]: own rows */
+    const int64_t *arrived;                 /* [members * experts]: rows that it takes to be from each member */
+    int64_t rows[DISPATCH_STAGES];
+    const double *tags[DISPATCH_STAGES];    /* NULL: not noted */
+    const double *weight, *gate;            /* [rows that its experts compute], not one by one: a row's weight; the gradient of it */
+};
+
 /* Inner products with one fixed vector stand for rows: equal rows have equal tags, and tags add as rows do. */
 struct routing_fact {
     int step, microbatch, unit, first_sequence /* due, of the step */;
     int64_t tokens;
     int experts, top_k, cells;
     const int64_t *cell_first;              /* [cells + 1]: tokens */
-    const int64_t *load;                    /* [experts]: rows that an expert computed */
+    const int64_t *load;                    /* [experts]: own rows that an expert computed, wherever it is */
+    const int64_t *computed;                /* [experts]: rows that this rank computed, whosever they are */
+    struct dispatch_fact dispatch;
     const int64_t *counted;                 /* [experts]: what this micro-batch added to the counts behind the bias; NULL: no bias */
     int64_t dropped;                        /* pairs of (token, choice) that found no room */
     /* One a cell: the auxiliary losses, and what their gradient was multiplied by (0 before the backward). */

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "model/deviations.h"
 #include "model/layers/moe_network.h"
 #include "model/precision.h"
 #include "model/sites.h"
@@ -85,9 +86,10 @@ static int64_t run_begins(int64_t tokens, const struct group *copies, int member
 
 static void find_run(const struct layer_context *context, struct dispatch *d)
 {
-    const struct group *copies = copies_of(context);
+    struct group *copies = copies_of(context);
     d->tokens = layer_rows(context);
-    if (!copies) return;
+    if (!copies || !decision_site(context->plan, &site_ep_token_share, context->where, true, true)) return;
+    d->copies = copies;
     d->first_token = run_begins(layer_rows(context), copies, copies->me);
     d->tokens = run_begins(layer_rows(context), copies, copies->me + 1) - d->first_token;
 }
@@ -131,6 +133,7 @@ void dispatch_forward(const struct layer_context *context, struct dispatch *d, c
     d->kind = dispatcher_of(context);
     d->first = d->kind == &dispatcher_local ? 0 : context->ep->first;
     d->experts = d->kind == &dispatcher_local ? context->model->moe.experts : context->ep->count;
+    d->taken = d->first;
     find_run(context, d);
     find_rows(context, d, routing, arena);
     d->kind->plan(context, d, arena);
@@ -147,7 +150,7 @@ void dispatch_again(const struct layer_context *context, struct dispatch *d, str
 /* Each copy's run of rows [T, width], in place. */
 static void gather_runs(const struct layer_context *context, const struct dispatch *d, const struct site *site, struct tensor t, enum format wire)
 {
-    struct group *copies = copies_of(context);
+    struct group *copies = d->copies;
     if (!copies) return;
     struct arena_mark mark = arena_mark(context->scratch);
     size_t *counts = arena_alloc(context->scratch, (size_t)copies->size * sizeof *counts);
@@ -158,13 +161,23 @@ static void gather_runs(const struct layer_context *context, const struct dispat
     arena_release(context->scratch, mark);
 }
 
+/* A sum of what is complete, over tp, or over expert-parallel ranks where there is no tp: in a healthy run never. */
+static void sum_again(const struct layer_context *context, const struct dispatch *d, struct tensor routed)
+{
+    if (d->kind == &dispatcher_local || decision_site(context->plan, &site_ep_output_complete, context->where, true, true)) return;
+    struct comm how = dispatch_comm(context, &site_ep_combine);
+    tensor_round(routed, precision_activation(context->precision));
+    all_reduce(context->ep->communicator, context->tp ? context->tp->group : context->ep->group, &how, dispatch_buffer(routed, precision_activation(context->precision)),
+               REDUCE_SUM);
+}
+
 void dispatch_combine(const struct layer_context *context, struct dispatch *d, struct tensor routed, struct arena *arena)
 {
     memset(routed.data, 0, (size_t)tensor_bytes(routed));
     d->kind->combine(context, d, routed, arena);
-    if (!copies_of(context)) return;
-    tensor_round(routed, precision_activation(context->precision));
+    if (d->copies) tensor_round(routed, precision_activation(context->precision));
     gather_runs(context, d, &site_ep_token_gather, routed, precision_activation(context->precision));
+    sum_again(context, d, routed);
 }
 
 void dispatch_combine_backward(const struct layer_context *context, struct dispatch *d, struct tensor d_out, struct tensor d_weight, struct tensor dy,
@@ -177,7 +190,7 @@ void dispatch_combine_backward(const struct layer_context *context, struct dispa
 
 void dispatch_backward(const struct layer_context *context, struct dispatch *d, struct tensor d_normed, struct tensor d_rows, struct arena *arena)
 {
-    if (!copies_of(context)) {
+    if (!d->copies) {
         d->kind->backward(context, d, d_normed, d_rows, arena);
         return;
     }

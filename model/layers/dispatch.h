@@ -31,7 +31,10 @@ struct dispatch {
     const struct dispatcher *kind;
     int64_t first_token, tokens;        /* the run of tokens whose rows this rank sends */
     struct dispatch_rows own;           /* those */
+    struct group *copies;               /* tp ranks that have the others; NULL: there are none */
     int first, experts;                 /* experts of this rank */
+    int taken;                          /* the first expert whose rows it takes; due: first */
+    int64_t *arrived;                   /* [ranks * experts]: rows from each rank; local: NULL */
     int64_t rows, *bounds;              /* what they are given, in their order: [rows], [experts + 1] */
     struct tensor in, out;              /* [rows, C] */
     struct tensor own_in, own_out;      /* [own.rows, C] where this rank sees its own rows; else without data. own_in: until combine */

@@ -9,6 +9,7 @@
 
 #include "model/layers/dispatch_partial.h"
 #include "model/layers/moe_network.h"
+#include "model/layers/moe_note.h"
 #include "model/precision.h"
 
 enum { EXPERT, FROM, SLOT, WEIGHT, ENTRIES }; /* of a row in the map, in fp64; slot: where its result goes; both in the sender's run */
@@ -71,6 +72,8 @@ static void plan(const struct layer_context *context, struct dispatch *d, struct
 {
     int ranks = context->ep->group->size;
     struct partial *p = d->state = arena_zalloc(arena, sizeof *p);
+    partial_place(context, d);
+    d->arrived = arena_zalloc(arena, (size_t)(ranks * d->experts) * sizeof *d->arrived);
     p->of_rank = arena_zalloc(arena, (size_t)ranks * sizeof *p->of_rank);
     struct arena_mark mark = arena_mark(context->scratch);
     size_t *rows = arena_zalloc(context->scratch, (size_t)ranks * sizeof *rows), all_rows = 0;
@@ -89,7 +92,9 @@ static void plan(const struct layer_context *context, struct dispatch *d, struct
         const double *at = map;
         int64_t first = 0;
         for (int i = 0; i < ranks; i++) {
-            take_rows(context, p, at, rows[i], first, (int64_t)p->of_rank[i], d->first + e);
+            int64_t before = p->rows.rows;
+            take_rows(context, p, at, rows[i], first, (int64_t)p->of_rank[i], d->taken + e);
+            d->arrived[i * d->experts + e] = p->rows.rows - before;
             at += rows[i] * ENTRIES;
             first += (int64_t)p->of_rank[i];
         }
@@ -145,6 +150,7 @@ static void combine_backward(const struct layer_context *context, struct dispatc
 {
     (void)arena;
     struct arena_mark mark = arena_mark(context->scratch);
+    moe_note_rows(context, DISPATCH_GRAD_SENT, tensor_rows(dy, d->first_token, d->tokens));
     struct tensor all = gather_tokens(context, d, &site_ep_combine_grad, tensor_rows(dy, d->first_token, d->tokens), dispatch_probes(context), context->scratch);
     partial_combine_backward(context, d, d_out, d_weight, all);
     arena_release(context->scratch, mark);

@@ -13,6 +13,7 @@
 
 #include "model/deviations.h"
 #include "model/layers/moe_network.h"
+#include "model/layers/moe_note.h"
 #include "model/precision.h"
 
 /* Sum over the ranks of [all tokens, width], added to own rows of `to` [T, width]. */
@@ -33,6 +34,7 @@ static void add_sum(const struct layer_context *context, const struct dispatch *
         all_reduce(ep->communicator, ep->group, &how, dispatch_buffer(all, wire), REDUCE_SUM);
     }
     struct tensor own = tensor_rows(to, d->first_token, d->tokens);
+    if (site == &site_ep_dispatch_grad) moe_note_rows(context, DISPATCH_GRAD_HOME, tensor_2d(sum.data, sum.storage, d->tokens, to.shape[1]));
     context->ops->vector_add(own.data, own.data, sum.data, (size_t)tensor_count(own));
     arena_release(context->scratch, mark);
 }
@@ -44,12 +46,19 @@ static struct tensor zeros(const struct layer_context *context, int64_t rows, in
     return t;
 }
 
+void partial_place(const struct layer_context *context, struct dispatch *d)
+{
+    if (decision_site(context->plan, &site_ep_coordinate, context->where, true, true)) return;
+    d->taken = (context->tp ? context->tp->group->me % context->ep->group->size : 0) * d->experts;
+}
+
 void partial_sort(const struct layer_context *context, struct dispatch *d, struct tensor normed, struct arena *arena)
 {
     const struct partial *p = d->state;
     d->in = rows_alloc(context, d->rows, context->model->dim, arena);
     context->ops->gather_rows(d->in, p->normed.data ? p->normed : normed, p->rows.from);
     tensor_site(context->plan, &site_moe_dispatch, context->where, d->in);
+    moe_note_row_weights(context, p->rows.weight);
 }
 
 void partial_combine(const struct layer_context *context, struct dispatch *d, struct tensor routed, struct arena *arena)
@@ -62,6 +71,7 @@ void partial_combine(const struct layer_context *context, struct dispatch *d, st
     context->ops->scatter_add_rows(all, d->out, p->rows.back_token, p->rows.weight);
     tensor_round(all, format);
     add_sum(context, d, &site_ep_combine, routed, all, format);
+    moe_note_rows(context, DISPATCH_HOME, tensor_rows(routed, d->first_token, d->tokens));
     arena_release(context->scratch, mark);
 }
 
@@ -71,6 +81,9 @@ void partial_combine_backward(const struct layer_context *context, struct dispat
     struct arena_mark mark = arena_mark(context->scratch);
     struct tensor all = zeros(context, p->tokens, d_weight.shape[1]);
     dispatch_weigh_backward(context, &p->rows, d->out, d_out, all, dy);
+    struct tensor gates = rows_alloc(context, d->rows, 1, context->scratch), slots = tensor_2d(all.data, all.storage, tensor_count(all), 1);
+    context->ops->gather_rows(gates, slots, p->rows.back_slot);
+    moe_note_row_gates(context, gates);
     add_sum(context, d, &site_ep_gate_grad, d_weight, all, context->ops->storage);
     arena_release(context->scratch, mark);
 }

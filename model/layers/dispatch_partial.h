@@ -12,6 +12,8 @@ struct partial {                        /* the state of both */
     struct dispatch_rows rows;          /* those of this rank's experts; from and back: among all tokens */
 };
 
+/* Which experts' rows are this rank's: its own, or (a mistake) those of its place in tp. */
+void partial_place(const struct layer_context *context, struct dispatch *d);
 void partial_sort(const struct layer_context *context, struct dispatch *d, struct tensor normed, struct arena *arena);
 void partial_combine(const struct layer_context *context, struct dispatch *d, struct tensor routed, struct arena *arena);
 /* dy: of all tokens. */

@@ -5,16 +5,19 @@
 #include <string.h>
 
 #include "model/layers/dispatch_partial.h"
+#include "model/layers/moe_note.h"
 #include "sim/ledger.h"
 
 static void plan(const struct layer_context *context, struct dispatch *d, struct arena *arena)
 {
     struct partial *p = d->state = arena_zalloc(arena, sizeof *p);
-    int64_t first = d->own.bounds[d->first], *bounds = arena_alloc(arena, (size_t)(d->experts + 1) * sizeof *bounds);
-    (void)context;
-    for (int e = 0; e <= d->experts; e++) bounds[e] = d->own.bounds[d->first + e] - first;
+    partial_place(context, d);
+    int64_t first = d->own.bounds[d->taken], *bounds = arena_alloc(arena, (size_t)(d->experts + 1) * sizeof *bounds);
+    for (int e = 0; e <= d->experts; e++) bounds[e] = d->own.bounds[d->taken + e] - first;
     d->bounds = bounds;
     d->rows = bounds[d->experts];
+    d->arrived = arena_zalloc(arena, (size_t)(context->ep->group->size * d->experts) * sizeof *d->arrived);
+    for (int e = 0; e < d->experts; e++) d->arrived[context->ep->group->me * d->experts + e] = bounds[e + 1] - bounds[e];
     p->tokens = d->tokens;
     p->rows = (struct dispatch_rows){.rows = d->rows, .bounds = bounds, .from = d->own.from + first, .back_token = d->own.back_token + first,
                                      .back_slot = d->own.back_slot + first, .weight = tensor_rows(d->own.weight, first, d->rows)};
@@ -35,6 +38,7 @@ static void combine_backward(const struct layer_context *context, struct dispatc
         ledger_clear(ep->arrived_ledger);
         if (ep->ledger) ledger_copy(ep->arrived_ledger, ep->ledger);
     }
+    moe_note_rows(context, DISPATCH_GRAD_SENT, dy);
     partial_combine_backward(context, d, d_out, d_weight, dy);
 }
 

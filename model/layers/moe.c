@@ -197,11 +197,20 @@ static void run_experts(const struct layer_context *context, struct moe_saved *s
                         weights + expert_at(model, d->first + e), false, !saved->bias_apart && !sharing(context), arena);
     }
     complete_rows(context, d, weights);
+    moe_note_rows(context, DISPATCH_READ, d->in);
+    moe_note_rows(context, DISPATCH_GAVE, d->out);
     dispatch_combine(context, d, routed, arena);
     add_biases(context, saved, routed, weights);
     tensor_round(routed, precision_activation(context->precision));
     layer_tensor(context, &site_moe_combine, 0, routed);
     moe_note_forward(context, &saved->routing, d, saved->normed, routed);
+}
+
+/* The shared expert in the sum over ranks that each have it: so often does it count. In a healthy run once. */
+static void count_shared(const struct layer_context *context, const struct dispatch *d, struct tensor shared)
+{
+    if (d->kind != &dispatcher_replicated || decision_site(context->plan, &site_ep_shared_once, context->where, true, true)) return;
+    context->ops->vector_scale(shared.data, context->ep->group->size, (size_t)tensor_count(shared));
 }
 
 void *moe_forward(const struct layer_context *context, struct tensor y, struct tensor x, const struct tensor *weights,
@@ -221,6 +230,7 @@ void *moe_forward(const struct layer_context *context, struct tensor y, struct t
     run_experts(context, saved, routed, weights, arena);
     if (context->model->moe.shared_ffn > 0) {
         network_forward(context, &saved->shared, y, saved->normed, weights + FIRST_NETWORK, true, true, arena);
+        count_shared(context, &saved->dispatch, y);
         ops->vector_add(routed.data, routed.data, y.data, count);
         tensor_round(routed, format);
     }
@@ -244,11 +254,13 @@ static void backward_experts(const struct layer_context *context, struct moe_sav
     moe_note_gate(context, d_weight, true);
     tensor_site(context->plan, &site_moe_gate_gradient, context->where, d_weight);
     moe_note_gate(context, d_weight, false);
+    moe_note_rows(context, DISPATCH_GRAD_READ, d_out);
     for (int e = 0; e < d->experts; e++) {
         network_backward_input(context, &saved->experts[e], dispatch_rows_of(d, d_rows, e), dispatch_rows_of(d, d_out, e),
                                weights + expert_at(model, d->first + e), arena);
     }
     if (sharing(context)) sum_shares(context, &site_etp_input_grad_reduce, d_rows);
+    moe_note_rows(context, DISPATCH_GRAD_GAVE, d_rows);
     dispatch_backward(context, d, saved->dnormed, d_rows, arena);
     tensor_round(saved->dnormed, precision_activation(context->precision));
 }
