@@ -31,7 +31,7 @@ struct place place_at_unit(const struct run_config *config, int rank, int step, 
 void unit_name(const struct model_config *model, int unit, char text[32])
 {
     if (unit == 0) snprintf(text, 32, "the embedding");
-    else if (unit_is_experts(model, unit)) snprintf(text, 32, "the experts of layer %d", unit_layer_of(model, unit));
+    else if (unit_is_experts(model, unit)) snprintf(text, 32, "layer %d's expert unit", unit_layer_of(model, unit));
     else if (unit > model->layers) snprintf(text, 32, "the head");
     else snprintf(text, 32, "layer %d", unit - 1);
 }
