@@ -39,6 +39,13 @@ static bool shares_tokens_out(const struct layout *layout)
     return layout_ep(layout) > 1 && layout->experts_over_tp && layout->tp > 1 && !layout->sequence_parallel && layout->dispatcher != DISPATCH_REPLICATED;
 }
 
+int64_t dispatch_tokens_due(const struct layout *layout, int64_t tokens, int me)
+{
+    if (!shares_tokens_out(layout)) return tokens;
+    int64_t members = layout_ep(layout) < layout->tp ? layout_ep(layout) : layout->tp, each = (tokens + members - 1) / members, first = me % members * each;
+    return first + each <= tokens ? each : first < tokens ? tokens - first : 0;
+}
+
 static int64_t layers_with_experts(const struct record *record, const struct rank_record *rank)
 {
     const struct model_config *model = &record->config.model;

@@ -328,6 +328,7 @@ static void send(const struct layer_context *context, struct dispatch *d, struct
     struct step step = {.wire = precision_activation(context->precision), .kept = arena, .stretch = stretch != 1 ? stretch : 0};
     struct arena_mark mark = arena_mark(context->scratch);
     x->received = out_and_there(context, &x->parts, &site_ep_dispatch, step, d->own_in, NULL);
+    moe_note_rows(context, DISPATCH_ARRIVED, x->received);
     arena_release(context->scratch, mark);
 }
 
@@ -346,6 +347,7 @@ static void bring_home(const struct layer_context *context, struct dispatch *d, 
     struct arena_mark mark = arena_mark(context->scratch);
     struct tensor restored = rows_alloc(context, d->rows, context->model->dim, context->scratch);
     context->ops->gather_rows(restored, rows, x->restored);
+    moe_note_rows(context, site == &site_ep_combine ? DISPATCH_LEAVES : DISPATCH_GRAD_LEAVES, restored);
     keep(home, and_back(context, &x->parts, site, restored, kept));
     arena_release(context->scratch, mark);
 }
@@ -373,6 +375,7 @@ static void combine_backward(const struct layer_context *context, struct dispatc
     struct step step = {.wire = precision_activation(context->precision), .probes = probes, .riding = riding,
                         .ledger = dispatch_ledger(context, d), .arrived = context->ep->arrived_ledger};
     struct tensor arrived = out_and_there(context, &x->parts, &site_ep_combine_grad, step, own, NULL);
+    moe_note_rows(context, DISPATCH_GRAD_ARRIVED, arrived);
     context->ops->gather_rows(d_out, arrived, x->sorted);
     arena_release(context->scratch, mark);
 }

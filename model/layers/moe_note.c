@@ -169,6 +169,14 @@ void moe_note_gate(const struct layer_context *context, struct tensor d_weight, 
     fact->backward = true;
 }
 
+void moe_note_shared(const struct layer_context *context, struct tensor rows, bool added)
+{
+    if (!context->router || !context->router->fact || !context->router->fact->whole) return;
+    const double *values = tags(rows, false, context->router->fact_arena);
+    if (added) context->router->fact->added = values;
+    else context->router->fact->shared = values;
+}
+
 void moe_note_padding(const struct layer_context *context, struct tensor rows)
 {
     if (!context->router || !context->router->fact) return;

@@ -5,6 +5,8 @@
 #include "model/layers/dispatch.h"
 
 void moe_note_forward(const struct layer_context *context, const struct routing *routing, const struct dispatch *d, struct tensor normed, struct tensor routed);
+/* The shared expert's output; then what it and the others' are together (added). */
+void moe_note_shared(const struct layer_context *context, struct tensor rows, bool added);
 /* Rows on their way, where there is expert parallelism: their tags. */
 void moe_note_rows(const struct layer_context *context, enum dispatch_stage stage, struct tensor rows);
 /* Numbers of them, [count]. */
