@@ -25,6 +25,7 @@ struct dispatch_fact {
     int64_t first_token, tokens;            /* whose rows it sends */
     const int64_t *sent;                    /* [experts of the model]: own rows */
     const int64_t *arrived;                 /* [members * experts]: rows that it takes to be from each member */
+    const int64_t *returned;                /* [members]: rows whose gradient it sends back to each; NULL: all_gather, replicated, or not yet */
     int64_t rows[DISPATCH_STAGES];
     const double *tags[DISPATCH_STAGES];    /* NULL: not noted */
     const double *weight, *gate;            /* [rows that its experts compute], not one by one: a row's weight; the gradient of it */

@@ -122,6 +122,29 @@ static void check_slots(const struct source *s)
     }
 }
 
+static int64_t rows_sent_to(const struct source *s, int member)
+{
+    int64_t sum = 0;
+    for (int e = 0; e < s->own->experts; e++) sum += s->own->sent[member * s->own->experts + e];
+    return sum;
+}
+
+/* Does it send as many rows' gradients back to each member as it has rows of it? */
+static void check_returned(const struct source *s)
+{
+    for (int m = 0; s->own->returned && m < s->own->members; m++) {
+        int64_t due = 0, got = s->own->returned[m];
+        for (int e = 0; e < s->own->experts; e++) due += s->own->arrived[m * s->own->experts + e];
+        check_value(s->output, (double)llabs(due - got), 0);
+        if (due == got) continue;
+        bool sent = got == rows_sent_to(s, m);
+        routing_find(s->e, s->output, &site_ep_grad_splits, s->rank, s->fact, sent ? "not-swapped" : "counts", (double)due, (double)got,
+                     "it sends the gradient of %lld rows back to rank %d, of which it has %lld%s", (long long)got, s->own->ranks[m], (long long)due,
+                     sent ? ": as many as it sent there" : "");
+        return;
+    }
+}
+
 /* Tp ranks with the same tokens: has each token's rows one of them alone? */
 static void check_shares(const struct source *s)
 {
@@ -304,6 +327,7 @@ void conservation_dispatch(const struct evidence *e, struct check_output *output
     else if (all) check_summed(&s, there);
     check_copies(&s);
     check_slots(&s);
+    check_returned(&s);
     check_shares(&s);
     free(s.row);
     free(there);

@@ -223,8 +223,9 @@ static struct tensor and_back(const struct layer_context *context, const struct 
 {
     const struct expert_parallel *ep = context->ep;
     struct step step = {.group = ep->group, .wire = precision_activation(context->precision), .kept = kept};
-    if (site == &site_ep_dispatch_grad && !decision_site(context->plan, &site_ep_grad_splits, context->where, true, true))
-        return back_unswapped(context, parts, site, &step, in);
+    bool is_swapped = site != &site_ep_dispatch_grad || decision_site(context->plan, &site_ep_grad_splits, context->where, true, true);
+    if (site == &site_ep_dispatch_grad) moe_note_returned(context, is_swapped ? parts->receive : parts->send);
+    if (!is_swapped) return back_unswapped(context, parts, site, &step, in);
     if (!in_two_steps(context)) return run_step(context, site, &step, in, parts->receive, parts->send);
     int inner = ep->inner->size, outer = ep->outer->size;
     int64_t *by_outer = swapped(context, parts->middle, inner, outer), *by_inner = swapped(context, parts->send, outer, inner);
