@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "model/sites.h"
+#include "scenarios/dispatch_calls.h"
 
 bool call_due(const struct run_config *config, const struct site *site, struct call_due *ret)
 {
@@ -34,7 +35,7 @@ bool call_due(const struct run_config *config, const struct site *site, struct c
         *ret = table[i];
         return true;
     }
-    return false;
+    return dispatch_call_due(config, site, ret);
 }
 
 bool call_group_is_due(const struct call_record *call, const struct call_due *due)

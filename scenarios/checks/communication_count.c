@@ -17,6 +17,7 @@
 #include "model/loss_convention.h"
 #include "model/sites.h"
 #include "scenarios/call_due.h"
+#include "scenarios/dispatch_calls.h"
 #include "scenarios/check.h"
 #include "scenarios/facts.h"
 
@@ -147,7 +148,7 @@ static int64_t calls_due(const struct record *record, const struct rank_record *
     if (site == &site_clip_norm_reduce || site == &site_loss_report_reduce || site == &site_loss_report_broadcast) return steps;
     if (site == &site_ep_count_reduce) return count_reductions(record, rank);
     if (site == &site_amp_found_inf_reduce) return carries_loss_scale(record) ? steps : 0;
-    return -1; /* not counted here: loss.token_count_reduce depends on the convention */
+    return dispatch_calls_due(record, rank, site); /* -1: not counted here: loss.token_count_reduce depends on the convention */
 }
 
 static int64_t calls_made(const struct rank_record *rank, const struct site *site)
