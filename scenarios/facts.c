@@ -31,7 +31,7 @@ struct place place_at_unit(const struct run_config *config, int rank, int step, 
 void unit_name(const struct model_config *model, int unit, char text[32])
 {
     if (unit == 0) snprintf(text, 32, "the embedding");
-    else if (unit_is_experts(model, unit)) snprintf(text, 32, "the experts of layer %d", unit_layer_of(model, unit));
+    else if (unit_is_experts(model, unit)) snprintf(text, 32, "layer %d's expert unit", unit_layer_of(model, unit));
     else if (unit > model->layers) snprintf(text, 32, "the head");
     else snprintf(text, 32, "layer %d", unit - 1);
 }
@@ -136,12 +136,17 @@ bool facts_is_first_reader(const struct record *record, const struct rank_record
     return rank->tp == 0 && rank->shard % layout_shards_alike(&record->config.layout) == 0;
 }
 
-bool facts_shares_unit(const struct record *record, const struct rank_record *a, const struct rank_record *b, int unit)
+bool facts_shares_shards(const struct record *record, const struct rank_record *a, const struct rank_record *b, int unit)
 {
     const struct layout *layout = &record->config.layout;
     bool experts = unit_is_experts(&record->config.model, unit);
     int step = experts ? layout_ep_shards(layout) : layout->zero < ZERO_2 ? layout_shards_alike(layout) : 1;
-    return a->stage == b->stage && a->tp == b->tp && a->shard % step == b->shard % step;
+    return a->tp == b->tp && a->shard % step == b->shard % step;
+}
+
+bool facts_shares_unit(const struct record *record, const struct rank_record *a, const struct rank_record *b, int unit)
+{
+    return a->stage == b->stage && facts_shares_shards(record, a, b, unit);
 }
 
 bool facts_is_source(const struct record *record, const struct rank_record *rank, int unit, int data_rank)

@@ -67,6 +67,8 @@ const struct site *facts_divisor_site(const struct run_config *config, int unit)
 bool facts_is_first_reader(const struct record *record, const struct rank_record *rank);
 /* Do both put this unit's gradient into one sum? */
 bool facts_shares_unit(const struct record *record, const struct rank_record *a, const struct rank_record *b, int unit);
+/* Would they, were they of one stage (a tied embedding's two copies)? */
+bool facts_shares_shards(const struct record *record, const struct rank_record *a, const struct rank_record *b, int unit);
 /* Does a rank's own gradient of the unit, before any reduction, hold this data rank's micro-batches? Experts' those of the expert-parallel group. */
 bool facts_is_source(const struct record *record, const struct rank_record *rank, int unit, int data_rank);
 /* Roundoff of the storage: what weights and probes go through. Of gradients on their way: the coarsest format there. */

@@ -123,7 +123,8 @@ double unit_values_sum_error(const struct unit_values *values, int rank, int ste
     for (int r = 0; r < record->ranks; r++) {
         const struct rank_record *from = &record->rank[r];
         if (from->tp != of->tp) continue;
-        bool member = facts_shares_unit(record, from, of, unit) || (tied && (from->stage == 0 || facts_is_last_stage(record, from)));
+        bool member = facts_shares_unit(record, from, of, unit);
+        if (tied && (from->stage == 0 || facts_is_last_stage(record, from))) member = facts_shares_shards(record, from, of, unit);
         double after = facts_grad_scale(record, of, step, unit);
         if (member) add_local_sketches(from, step, unit, divisor / after, sum, &norms);
     }

@@ -157,10 +157,10 @@ static void check_local(const struct evidence *e, struct check_output *output, c
         /* Reduced at each micro-batch, an accumulator is emptied when its result is taken over: if that comes late,
          * it takes the next micro-batch along. */
         bool each = e->parallel->config.layout.sync == SYNC_EACH_MICROBATCH;
+        const struct site *site = emptied_by(u, each ? &site_pp_grad_flush : &site_pp_grad_clear);
         list_microbatches(missing, M, which, sizeof which);
-        snprintf(text, sizeof text, "never reduces the gradient of %s: it was emptied before", which);
-        find_at(e, output, u, emptied_by(u, each ? &site_pp_grad_flush : &site_pp_grad_clear), first_of(missing, M),
-                "missing-microbatch", text);
+        snprintf(text, sizeof text, "never reduces the gradient of %s: it was %s", which, site == &site_ep_weight_gradient ? "never computed" : "emptied before");
+        find_at(e, output, u, site, first_of(missing, M), "missing-microbatch", text);
     }
     if (first_of(doubled, M) >= 0) {
         list_microbatches(doubled, M, which, sizeof which);

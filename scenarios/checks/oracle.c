@@ -19,6 +19,7 @@
 #include "model/sites.h"
 #include "scenarios/check.h"
 #include "scenarios/compare.h"
+#include "scenarios/initial_values.h"
 #include "scenarios/oracle_inputs.h"
 #include "scenarios/ratio.h"
 
@@ -246,6 +247,7 @@ static void run(const struct evidence *e, struct check_output *output)
         return;
     }
     struct unit_values values = unit_values_new(evidence_fine(e));
+    initial_values_check(e, output);
     find_params(e, output, -1);
     for (int step = 0; step < c->steps; step++) {
         const struct comparison_step *s = &c->step[step];
