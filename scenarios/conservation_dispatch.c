@@ -312,10 +312,20 @@ static void check_copies(const struct source *s)
     }
 }
 
+/* Has each member the experts of its place? Where not, shard-cover says whose, and there is no telling who is to have a row. */
+static bool places_are_due(const struct source *s)
+{
+    for (int m = 0; m < s->own->members; m++) {
+        const struct routing_fact *there = fact_at(s, s->own->ranks[m]);
+        if (there && there->dispatch.first != m * (s->fact->experts / s->own->members)) return false;
+    }
+    return true;
+}
+
 void conservation_dispatch(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact)
 {
     struct source s = {.e = e, .output = output, .rank = rank, .fact = fact, .own = &fact->dispatch};
-    if (s.own->members == 0) return;
+    if (s.own->members <= 0 || !places_are_due(&s)) return;
     const struct routing_fact **there = calloc((size_t)s.own->members, sizeof *there);
     bool all = true;
     for (int m = 0; m < s.own->members; m++) {
