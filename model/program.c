@@ -39,6 +39,7 @@ static void make_groups(struct program *p)
     p->dp = sequence_group(p->communicator, &p->run->mesh, layout);
     if (layout_ep(layout) > 1 || layout->etp > 1)
         expert_groups(p->communicator, &p->run->mesh, layout, p->run->config->model.moe.experts, &p->expert_parallel);
+    if (p->run->plan && layout_ep(layout) > 1) p->expert_parallel.map = arena_zalloc(rank_arena(p->rank, ARENA_RUN), sizeof(struct dispatch_map));
     /* The norm adds what each rank owns: shards and experts differ over dp_shard, whole copies are counted once. */
     bool alike = layout->zero == ZERO_0 && layout_ep(layout) == 1;
     if (layout->tp > 1) {

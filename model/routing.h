@@ -28,6 +28,7 @@ struct dispatch_fact {
     const int64_t *returned;                /* [members]: rows whose gradient it sends back to each; NULL: all_gather, replicated, or not yet */
     int64_t rows[DISPATCH_STAGES];
     const double *tags[DISPATCH_STAGES];    /* NULL: not noted */
+    const double *gathered;                 /* [tokens of the micro-batch]: copies: tags of what all runs' experts add to the tokens' gradient */
     const double *weight, *gate;            /* [rows that its experts compute], not one by one: a row's weight; the gradient of it */
 };
 

@@ -46,6 +46,8 @@ struct layer_saved;
 
 /* The ranks that share each layer's matrices between them; NULL where there is one. */
 struct tensor_parallel { struct communicator *communicator; struct group *group; };
+/* A rank's room for the map that all_gather sends: of the last use `rows` entries. */
+struct dispatch_map { double *entries; int64_t rows, room; };
 /* The ranks that share each layer's experts between them; NULL in a layer_context: each has all. Member i of `group` holds
  * experts i * count .. (i + 1) * count - 1; those of others have no weights here (data NULL). */
 struct expert_parallel {
@@ -56,6 +58,7 @@ struct expert_parallel {
     struct group *copies;                 /* tp ranks that hold the same tokens and are in one ep group: each dispatches its part of them; NULL: none */
     enum moe_dispatcher dispatcher;
     int first, count;                     /* experts of this rank */
+    struct dispatch_map *map;             /* NULL: every use has its own */
     /* Backward. What rides with a gradient to the experts that it goes to, where it becomes a part of theirs: the sender's
      * probes and ledger (model/unit.h), and the sum of what arrived, this rank's own included. NULL: nobody looks. */
     const void *probes; size_t probe_count; struct ledger *ledger; /* probes, ledger NULL: this rank sends zeros, nothing */

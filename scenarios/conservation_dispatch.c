@@ -240,7 +240,29 @@ static bool expect_row(const struct source *s, int64_t row, const struct site *s
     return false;
 }
 
-struct sums { double *result, *gradient, most, most_gradient; bool rows_good; }; /* [tokens] */
+struct sums { double *result, *gradient, most, most_gradient; bool rows_good, grads_good; }; /* [tokens] */
+
+/* The gradient of a row's result: the token's, times the weight. */
+static bool gradient_is_there(const struct source *s, const struct dispatch_fact *there, int64_t row, int64_t at, double most)
+{
+    int64_t token = s->fact->back[row] / s->fact->top_k - s->own->first_token;
+    double limit = 1024 * precision_roundoff(&s->e->parallel->config.precision);
+    if (!s->own->tags[DISPATCH_GRAD_SENT] || !there->tags[DISPATCH_GRAD_READ] || at >= there->rows[DISPATCH_GRAD_READ] || token < 0 ||
+        token >= s->own->rows[DISPATCH_GRAD_SENT]) return true;
+    double due = there->weight[at] * s->own->tags[DISPATCH_GRAD_SENT][token], got = there->tags[DISPATCH_GRAD_READ][at];
+    bool good = fabs(got - due) <= limit * fmax(most, 1e-300) * fmax(fabs(there->weight[at]), 1e-300) || is_same(due, got);
+    check_value(s->output, good ? 0 : fabs(got - due) / fmax(most, 1e-300), limit);
+    if (good) return true;
+    routing_find(s->e, s->output, &site_ep_combine_grad, s->rank, s->fact, isnan(got) ? "missing" : got == 0 ? "zeros" : "altered", due, got,
+                 "the gradient of the result of choice %d of token %lld, at rank %d, is not the token's times the weight", s->fact->slot[row] % s->fact->top_k,
+                 (long long)(s->fact->slot[row] / s->fact->top_k), s->own->ranks[there->me]);
+    return false;
+}
+
+static double most_sent(const struct source *s)
+{
+    return s->own->tags[DISPATCH_GRAD_SENT] ? largest(s->own->tags[DISPATCH_GRAD_SENT], s->own->rows[DISPATCH_GRAD_SENT]) : 0;
+}
 
 /* Rows at their experts, and what they add up to. */
 static void add_rows(const struct source *s, const struct routing_fact *there, int e, int64_t own_at, struct sums *sums)
@@ -256,6 +278,7 @@ static void add_rows(const struct source *s, const struct routing_fact *there, i
                               (!s->fact->backward || !s->fact->gate_due || !d->gate ||
                                expect_row(s, row, &site_ep_gate_grad, d->gate[at + i], s->fact->gate_due[slot], "the gradient of the weight"));
         }
+        if (sums->grads_good && s->fact->backward) sums->grads_good = gradient_is_there(s, d, row, at + i, most_sent(s));
         sums->result[slot / s->fact->top_k] += d->weight[at + i] * gave[at + i];
         if (gradient) sums->gradient[s->fact->from[row]] += gradient[at + i];
     }
@@ -281,7 +304,7 @@ static void expect_sums(const struct source *s, const struct site *site, enum di
 static void check_summed(const struct source *s, const struct routing_fact *const *there)
 {
     size_t tokens = (size_t)s->fact->tokens + 1;
-    struct sums sums = {.result = calloc(tokens, sizeof(double)), .gradient = calloc(tokens, sizeof(double)), .rows_good = true};
+    struct sums sums = {.result = calloc(tokens, sizeof(double)), .gradient = calloc(tokens, sizeof(double)), .rows_good = true, .grads_good = true};
     int64_t own_at = 0;
     for (int m = 0; m < s->own->members; m++) {
         const struct dispatch_fact *d = &there[m]->dispatch;
@@ -298,17 +321,29 @@ static void check_summed(const struct source *s, const struct routing_fact *cons
 
 /* ---- copies ---- */
 
+/* A number of each token, or of each of its choices, against the rank's that sent its rows. */
+static bool check_run(const struct source *s, const struct routing_fact *other, const struct site *site, const double *here, const double *there, int each, const char *what)
+{
+    int64_t first = other->dispatch.first_token * each, count = other->dispatch.tokens * each;
+    for (int64_t i = first; here && there && i < first + count; i++) {
+        check_value(s->output, !is_same(here[i], there[i]), 0);
+        if (is_same(here[i], there[i])) continue;
+        routing_find(s->e, s->output, site, s->rank, s->fact, here[i] == 0 ? "zeros" : "altered", there[i], here[i], "%s token %lld is not what the rank has that sent its rows", what,
+                     (long long)(i / each));
+        return false;
+    }
+    return true;
+}
+
 static void check_copies(const struct source *s)
 {
+    bool good[3] = {true, true, true};
     for (int c = 0; c < s->own->copies; c++) {
         const struct routing_fact *other = fact_at(s, s->own->copy_ranks[c]);
-        for (int64_t t = other ? other->dispatch.first_token : 0; other && t < other->dispatch.first_token + other->dispatch.tokens; t++) {
-            check_value(s->output, !is_same(s->fact->routed[t], other->routed[t]), 0);
-            if (is_same(s->fact->routed[t], other->routed[t])) continue;
-            routing_find(s->e, s->output, &site_ep_token_gather, s->rank, s->fact, "altered", other->routed[t], s->fact->routed[t],
-                         "what token %lld gets of its experts is not what rank %d, which sent its rows, has", (long long)t, s->own->copy_ranks[c]);
-            return;
-        }
+        if (!other) continue;
+        if (good[0]) good[0] = check_run(s, other, &site_ep_token_gather, s->fact->routed, other->routed, 1, "what experts give");
+        if (good[1]) good[1] = check_run(s, other, &site_ep_gate_grad_gather, s->fact->gate_due, other->gate_due, s->fact->top_k, "the gradient of a weight of");
+        if (good[2]) good[2] = check_run(s, other, &site_ep_token_grad_gather, s->own->gathered, other->dispatch.gathered, 1, "what experts add to the gradient of");
     }
 }
 

@@ -6,6 +6,7 @@
 
 #include "model/deviations.h"
 #include "model/layers/moe_network.h"
+#include "model/layers/moe_note.h"
 #include "model/precision.h"
 #include "model/sites.h"
 #include "sim/assertion.h"
@@ -219,6 +220,7 @@ void dispatch_backward(const struct layer_context *context, struct dispatch *d, 
     d->kind->backward(context, d, routed, d_rows, arena);
     tensor_round(routed, wire);
     gather_runs(context, d, &site_ep_token_grad_gather, routed, wire);
+    moe_note_gathered(context, routed);
     context->ops->vector_add(d_normed.data, d_normed.data, routed.data, (size_t)tensor_count(d_normed));
     arena_release(context->scratch, mark);
 }

@@ -7,6 +7,7 @@
  * Source: Megatron-LM core/transformer/moe/token_dispatcher.py (MoEAllGatherTokenDispatcher). */
 #include <string.h>
 
+#include "model/choices.h"
 #include "model/layers/dispatch_partial.h"
 #include "model/layers/moe_network.h"
 #include "model/layers/moe_note.h"
@@ -15,29 +16,45 @@
 enum { EXPERT, FROM, SLOT, WEIGHT, ENTRIES }; /* of a row in the map, in fp64; slot: where its result goes; both in the sender's run */
 enum { TOKENS, ROWS, SIZES };
 
+/* A map in memory that is there from use to use: what the last one left behind its own rows is cleared, or (a mistake) goes out
+ * too. Returns how many entries go out. */
+static int64_t leave_in_memory(const struct layer_context *context, const struct dispatch *d, double **entries)
+{
+    struct dispatch_map *map = context->ep->map;
+    int64_t rows = d->own.rows, most = layer_rows(context) * context->model->moe.top_k;
+    bool cleared = memory_is_zeroed(context->plan, &site_ep_map_tail, context->where);
+    if (!map || !context->plan) return rows;
+    if (map->room == 0) {
+        map->room = most;
+        map->entries = arena_zalloc(rank_arena(communicator_rank(context->ep->communicator), ARENA_RUN), (size_t)(most + 1) * ENTRIES * sizeof *map->entries);
+    }
+    if (rows > map->room) return rows;
+    memcpy(map->entries, *entries, (size_t)rows * ENTRIES * sizeof **entries);
+    int64_t sent = !cleared && map->rows > rows ? map->rows : rows;
+    map->rows = sent;
+    *entries = map->entries;
+    return sent;
+}
+
 /* Every rank's tokens and rows. */
-static void gather_counts(const struct layer_context *context, struct dispatch *d, size_t *tokens, size_t *rows)
+static void gather_counts(const struct layer_context *context, struct dispatch *d, int64_t sent, size_t *tokens, size_t *rows)
 {
     struct group *group = context->ep->group;
     int64_t most_tokens = 16 * (layer_rows(context) > 256 ? layer_rows(context) : 256);
-    double own[SIZES] = {[TOKENS] = (double)d->tokens, [ROWS] = (double)d->own.rows};
+    double own[SIZES] = {[TOKENS] = (double)d->tokens, [ROWS] = (double)sent};
     double *all = arena_alloc(context->scratch, (size_t)group->size * sizeof own);
     struct comm how = dispatch_comm(context, &site_ep_counts);
     all_gather(context->ep->communicator, group, &how, dispatch_buffer(tensor_2d(all, FORMAT_FP64, group->size, SIZES), FORMAT_FP64),
                dispatch_buffer(tensor_1d(own, FORMAT_FP64, SIZES), FORMAT_FP64), NULL);
     for (int i = 0; i < group->size; i++) {
         tokens[i] = i == group->me ? (size_t)d->tokens : (size_t)dispatch_count(all[i * SIZES + TOKENS], most_tokens);
-        rows[i] = i == group->me ? (size_t)d->own.rows : (size_t)dispatch_count(all[i * SIZES + ROWS], most_tokens * context->model->moe.top_k);
+        rows[i] = i == group->me ? (size_t)sent : (size_t)dispatch_count(all[i * SIZES + ROWS], most_tokens * context->model->moe.top_k);
     }
 }
 
-/* [all rows, ENTRIES] */
-static const double *gather_map(const struct layer_context *context, struct dispatch *d, const size_t *rows, size_t all_rows)
+static double *own_map(const struct layer_context *context, const struct dispatch *d)
 {
-    int ranks = context->ep->group->size;
-    double *own = arena_alloc(context->scratch, (size_t)(d->own.rows + 1) * ENTRIES * sizeof *own), *all = arena_alloc(context->scratch, (all_rows + 1) * ENTRIES * sizeof *all);
-    size_t *counts = arena_alloc(context->scratch, (size_t)ranks * sizeof *counts);
-    for (int i = 0; i < ranks; i++) counts[i] = rows[i] * ENTRIES;
+    double *own = arena_alloc(context->scratch, (size_t)(d->own.rows + 1) * ENTRIES * sizeof *own);
     for (int e = 0; e < context->model->moe.experts; e++) {
         for (int64_t i = d->own.bounds[e]; i < d->own.bounds[e + 1]; i++) {
             double *entry = own + i * ENTRIES;
@@ -47,9 +64,19 @@ static const double *gather_map(const struct layer_context *context, struct disp
             entry[WEIGHT] = router_get(d->own.weight, i);
         }
     }
+    return own;
+}
+
+/* [all rows, ENTRIES] */
+static const double *gather_map(const struct layer_context *context, double *own, int64_t sent, const size_t *rows, size_t all_rows)
+{
+    int ranks = context->ep->group->size;
+    double *all = arena_alloc(context->scratch, (all_rows + 1) * ENTRIES * sizeof *all);
+    size_t *counts = arena_alloc(context->scratch, (size_t)ranks * sizeof *counts);
+    for (int i = 0; i < ranks; i++) counts[i] = rows[i] * ENTRIES;
     struct comm how = dispatch_comm(context, &site_ep_map);
     all_gather(context->ep->communicator, context->ep->group, &how, dispatch_buffer(tensor_2d(all, FORMAT_FP64, (int64_t)all_rows, ENTRIES), FORMAT_FP64),
-               dispatch_buffer(tensor_2d(own, FORMAT_FP64, d->own.rows, ENTRIES), FORMAT_FP64), counts);
+               dispatch_buffer(tensor_2d(own, FORMAT_FP64, sent, ENTRIES), FORMAT_FP64), counts);
     return all;
 }
 
@@ -77,12 +104,14 @@ static void plan(const struct layer_context *context, struct dispatch *d, struct
     p->of_rank = arena_zalloc(arena, (size_t)ranks * sizeof *p->of_rank);
     struct arena_mark mark = arena_mark(context->scratch);
     size_t *rows = arena_zalloc(context->scratch, (size_t)ranks * sizeof *rows), all_rows = 0;
-    gather_counts(context, d, p->of_rank, rows);
+    double *own = own_map(context, d);
+    int64_t sent = leave_in_memory(context, d, &own);
+    gather_counts(context, d, sent, p->of_rank, rows);
     for (int i = 0; i < ranks; i++) {
         all_rows += rows[i];
         p->tokens += (int64_t)p->of_rank[i];
     }
-    const double *map = gather_map(context, d, rows, all_rows);
+    const double *map = gather_map(context, own, sent, rows, all_rows);
     p->rows.bounds = arena_zalloc(arena, (size_t)(d->experts + 1) * sizeof *p->rows.bounds);
     p->rows.from = arena_alloc(arena, (all_rows + 1) * sizeof *p->rows.from);
     p->rows.back_token = arena_alloc(arena, (all_rows + 1) * sizeof *p->rows.back_token);

@@ -14,6 +14,8 @@
 #include "model/layers/dispatch.h"
 #include "model/layers/moe_network.h"
 #include "model/precision.h"
+#include "model/record.h"
+#include "model/vectors.h"
 
 struct shares {                         /* of slices */
     int64_t *arrived;                   /* [members * experts] */
@@ -114,7 +116,12 @@ static void sum(const struct layer_context *context, const struct dispatch *d, c
         context->ops->gather_rows(restored, work, d->shares->restored);
         reduce_scatter(context->ep->communicator, group, &how, dispatch_buffer(own, wire), dispatch_buffer(restored, wire), counts, REDUCE_SUM);
     } else {
+        bool watch = context->watch && context->record;
+        struct sum_fact fact = {.site = site, .step = context->where.step, .microbatch = context->where.microbatch, .unit = context->layer + 1};
+        if (watch) context->ops->vector_sketch(fact.sent, own.data, (size_t)tensor_count(own));
         all_reduce(context->ep->communicator, group, &how, dispatch_buffer(own, wire), REDUCE_SUM);
+        if (watch) context->ops->vector_sketch(fact.received, own.data, (size_t)tensor_count(own));
+        if (watch) record_push(context->record, sums, fact);
     }
     tensor_round(own, wire);
     arena_release(context->scratch, mark);

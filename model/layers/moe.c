@@ -15,7 +15,8 @@
  *   dn = shared, then experts ascending, then dz Wr, each added to the one before;   dx = dy + rmsnorm'(dn).
  *
  * Tensor parallelism splits the shared expert (w1, w3 by outputs, w2 by inputs); the others are whole on every rank, which
- * routes and computes the same tokens as its neighbours.
+ * routes and computes the same tokens as its neighbours. With expert parallelism a rank has some of the experts, and rows go to
+ * theirs and back (dispatch.h), or share their matrices (dispatch_shares.c); the router and the shared expert are everywhere.
  * Sparse experts: Shazeer et al. 2017; a shared expert: DeepSeekMoE (Dai et al. 2024); no drop: MegaBlocks (Gale et al. 2022). */
 #include <stdio.h>
 #include <string.h>

@@ -20,7 +20,7 @@ static void activate(const struct layer_context *context, struct network_saved *
 }
 
 void network_forward(const struct layer_context *context, struct network_saved *saved, struct tensor out, struct tensor in,
-                            const struct tensor *weights, bool is_cut, bool last_bias, struct arena *arena)
+                     const struct tensor *weights, bool is_cut, bool last_bias, struct arena *arena)
 {
     struct tensor none = {.data = NULL};
     enum format format = precision_activation(context->precision);
@@ -41,7 +41,7 @@ void network_forward(const struct layer_context *context, struct network_saved *
 }
 
 void network_backward_input(const struct layer_context *context, struct network_saved *saved, struct tensor d_in,
-                                   struct tensor d_out, const struct tensor *weights, struct arena *arena)
+                            struct tensor d_out, const struct tensor *weights, struct arena *arena)
 {
     enum format format = precision_activation(context->precision);
     int64_t rows = saved->in.shape[0], ffn = weights[W1].shape[0];

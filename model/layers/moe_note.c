@@ -102,6 +102,12 @@ void moe_note_rows(const struct layer_context *context, enum dispatch_stage stag
     fact->dispatch.tags[stage] = tags(rows, false, context->router->fact_arena);
 }
 
+void moe_note_gathered(const struct layer_context *context, struct tensor rows)
+{
+    struct routing_fact *fact = whole_fact(context);
+    if (fact) fact->dispatch.gathered = tags(rows, false, context->router->fact_arena);
+}
+
 void moe_note_returned(const struct layer_context *context, const int64_t *counts)
 {
     struct routing_fact *fact = whole_fact(context);

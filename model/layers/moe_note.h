@@ -11,6 +11,8 @@ void moe_note_shared(const struct layer_context *context, struct tensor rows, bo
 void moe_note_rows(const struct layer_context *context, enum dispatch_stage stage, struct tensor rows);
 /* How many it sends back to each member, of their gradient. */
 void moe_note_returned(const struct layer_context *context, const int64_t *counts);
+/* Copies: the gradient of all tokens, gathered from those that sent their rows. */
+void moe_note_gathered(const struct layer_context *context, struct tensor rows);
 /* Numbers of them, [count]. */
 void moe_note_row_weights(const struct layer_context *context, struct tensor weights);
 void moe_note_row_gates(const struct layer_context *context, struct tensor gates);
