@@ -78,7 +78,8 @@ static void begin_fact(struct program *p, const struct microbatch *mb, const str
     const struct run_config *config = p->run->config;
     const struct moe_config *moe = &config->model.moe;
     int64_t tokens = (int64_t)layout_sequences_per_microbatch(config) * config->model.seq;
-    int64_t numbers = tokens * (2 * moe->experts + 8 * moe->top_k + 2);
+    int dispatched = layout_ep(&config->layout) > 1 ? DISPATCH_STAGES + 2 : 0;
+    int64_t numbers = tokens * (2 * moe->experts + (8 + dispatched) * moe->top_k + 4);
     p->routing_fact = (struct routing_fact){.step = p->step, .microbatch = microbatch, .unit = unit->index,
                                             .first_sequence = (int)mb->first_sequence, .whole = numbers <= p->record->routing_left};
     if (p->routing_fact.whole) p->record->routing_left -= numbers;
@@ -171,9 +172,10 @@ void balance_update(struct program *p)
 static int64_t rows_of_step(const struct program *p, const struct unit *unit, int expert)
 {
     int64_t rows = 0;
+    int boundary = unit_boundary(&p->run->config->model, unit->index);
     for (int i = p->record->routings.count - 1; i >= 0 && p->record->routings.items[i].step == p->step; i--) {
         const struct routing_fact *fact = &p->record->routings.items[i];
-        rows += fact->unit == unit->index && expert < fact->experts ? fact->load[expert] : 0;
+        rows += fact->unit == boundary && expert < fact->experts ? fact->computed[expert] : 0;
     }
     return rows;
 }

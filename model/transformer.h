@@ -28,6 +28,7 @@ struct param_info {
     int dims;                       /* 1 or 2 */
     int64_t shape[2];               /* [out, in]; vectors [width] */
     bool is_bias, is_norm, is_embedding, is_adapter;
+    bool is_expert; int expert;     /* of a routed expert: which */
     bool writes_residual;           /* a matrix whose output is added to the residual stream */
     int64_t fan_in;                 /* of a bias: its matrix' */
     enum param_cut cut;             /* how tensor parallelism splits it */
@@ -45,6 +46,8 @@ struct layer_saved;
 
 /* The ranks that share each layer's matrices between them; NULL where there is one. */
 struct tensor_parallel { struct communicator *communicator; struct group *group; };
+/* A rank's room for the map that all_gather sends: of the last use `rows` entries. */
+struct dispatch_map { double *entries; int64_t rows, room; };
 /* The ranks that share each layer's experts between them; NULL in a layer_context: each has all. Member i of `group` holds
  * experts i * count .. (i + 1) * count - 1; those of others have no weights here (data NULL). */
 struct expert_parallel {
@@ -55,10 +58,11 @@ struct expert_parallel {
     struct group *copies;                 /* tp ranks that hold the same tokens and are in one ep group: each dispatches its part of them; NULL: none */
     enum moe_dispatcher dispatcher;
     int first, count;                     /* experts of this rank */
+    struct dispatch_map *map;             /* NULL: every use has its own */
     /* Backward. What rides with a gradient to the experts that it goes to, where it becomes a part of theirs: the sender's
      * probes and ledger (model/unit.h), and the sum of what arrived, this rank's own included. NULL: nobody looks. */
-    const void *probes; size_t probe_count; const struct ledger *ledger;
-    void *arrived_probes; struct ledger *arrived_ledger;
+    const void *probes; size_t probe_count; struct ledger *ledger; /* probes, ledger NULL: this rank sends zeros, nothing */
+    void *arrived_probes; struct ledger *arrived_ledger, *middle_ledger /* in two steps: room */;
 };
 /* Dropout of what a block adds to the residual stream: see layers/dropout.c. */
 enum dropout_place { DROPOUT_ATTENTION, DROPOUT_FEED_FORWARD, DROPOUT_PLACES };
@@ -83,6 +87,7 @@ struct layer_context {                    /* what is the same for all layers of 
     const int32_t *documents;             /* [T], or NULL where the mask does not use them */
     const struct tensor_parallel *tp;
     const struct expert_parallel *ep;
+    bool sequence_split;                  /* tp ranks hold different positions of the same sequences */
     struct arena *scratch;                /* released before return */
     struct dropout_streams dropout;
     unsigned recompute;                   /* of enum recompute_part: what is not kept for the backward */

@@ -1,6 +1,8 @@
 /* unit: its layout, what of it a rank owns, its arrays, its first values. See unit.h. */
 #include "model/unit.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "model/choices.h"
@@ -15,9 +17,22 @@ static size_t padded(int64_t elements)
     return (size_t)((elements + 15) / 16 * 16);
 }
 
-static int owner_index(const struct unit_context *context)
+static int owner_index(const struct unit *unit, const struct unit_context *context)
 {
-    return context->config->layout.zero == ZERO_0 ? 0 : context->shard_group->me;
+    return context->config->layout.zero == ZERO_0 ? 0 : unit->groups->shard->me;
+}
+
+int unit_find_param(const struct unit *unit, int param)
+{
+    for (int i = 0; i < unit->count; i++) {
+        if (unit->params[i].param == param) return i;
+    }
+    return -1;
+}
+
+bool unit_is_first_copy(const struct unit *unit, const struct unit_context *context)
+{
+    return context->config->layout.zero != ZERO_0 || unit->groups->shard_index == 0;
 }
 
 /* Offsets: the trained parameters first, then the frozen ones. */
@@ -36,8 +51,10 @@ static void lay_out(struct unit *unit, bool frozen)
 void unit_init(struct unit *unit, const struct unit_context *context, int index, int part, const int *params,
                int params_count, const struct param_table *table, const bool *frozen)
 {
-    int shards = context->shard_group->size;
-    *unit = (struct unit){.index = index, .part = part, .count = params_count,
+    bool is_experts = unit_is_experts(&context->config->model, index);
+    const struct unit_groups *groups = is_experts ? &context->experts : &context->dense;
+    int shards = groups->shard->size;
+    *unit = (struct unit){.index = index, .part = part, .count = params_count, .is_experts = is_experts, .groups = groups,
                           .params = arena_zalloc(context->arena, (size_t)params_count * sizeof(struct unit_param)),
                           .sharded = context->config->layout.zero == ZERO_3};
     for (int i = 0; i < params_count; i++) {
@@ -114,7 +131,7 @@ void unit_own(struct unit *unit, const struct unit_context *context)
 {
     enum format storage = context->ops->storage;
     size_t bytes = format_storage_bytes(storage);
-    int me = owner_index(context);
+    int me = owner_index(unit, context);
     ASSERT(unit->pieces_count >= 1);
     unit->slices = arena_zalloc(context->arena, (size_t)(unit->count * (unit->pieces_count + 1)) * sizeof *unit->slices);
     if (unit->sharded) own_rows(unit, me);
@@ -127,6 +144,7 @@ void unit_own(struct unit *unit, const struct unit_context *context)
     unit->unsharded = !unit->sharded;
     unit->grad = arena_zalloc(context->arena, unit->full_count * bytes);
     unit->grad_probes = arena_zalloc(context->arena, unit->probe_count * bytes);
+    if (unit->is_experts) unit->arrived_probes = arena_zalloc(context->arena, unit->probe_count * bytes);
     unit->reduced = arena_zalloc(context->arena, reduced * bytes);
     if (context->replicate_group->size > 1 && context->config->layout.zero >= ZERO_2)
         unit->partial = arena_zalloc(context->arena, reduced * bytes);
@@ -154,28 +172,78 @@ void unit_hold_rows(struct unit *unit, const struct unit_context *context, struc
     }
 }
 
+/* Numbers of experts in the string order of their names: 0, 1, 10, 11, 2, ... */
+static int in_string_order(int expert, int experts)
+{
+    char name[16], other[16];
+    for (int e = 0; e < experts; e++) {
+        int before = 0;
+        snprintf(name, sizeof name, "%d", e);
+        for (int k = 0; k < experts; k++) {
+            snprintf(other, sizeof other, "%d", k);
+            before += strcmp(other, name) < 0;
+        }
+        if (before == expert) return e;
+    }
+    return expert;
+}
+
+/* Which parameter's initial values a parameter gets: its own. */
+static int initial_from(const struct unit *unit, const struct unit_context *context, const struct unit_param *p, struct where where)
+{
+    int same = 0; /* parameters of this expert */
+    if (!p->info->is_expert || decision_site(context->plan, &site_ep_expert_order, where, true, true)) return p->param;
+    for (int i = 0; i < unit->count; i++) same += unit->params[i].info->is_expert && unit->params[i].info->expert == p->info->expert;
+    return p->param + (in_string_order(p->info->expert, context->config->model.moe.experts) - p->info->expert) * same;
+}
+
+/* The whole parameter's initial values on this rank; *ret_own is freed by the caller. */
+static const void *initial_values(const struct unit *unit, const struct unit_context *context, const struct unit_param *p, void *const *initial, void **ret_own)
+{
+    struct where where = WHERE_NONE;
+    where.rank = context->record->rank;
+    where.stage = context->record->stage;
+    where.layer = unit_layer(context, unit->index);
+    where.param = p->info->name;
+    *ret_own = NULL;
+    if (!context->plan) return initial[p->param];
+    int from = initial_from(unit, context, p, where);
+    if (decision_site(context->plan, &site_model_initial, where, true, true)) return initial[from];
+    struct tensor own = p->dims == 1 ? tensor_1d(NULL, context->ops->storage, p->info->shape[0]) : tensor_2d(NULL, context->ops->storage, p->info->shape[0], p->info->shape[1]);
+    own.data = *ret_own = memory_alloc((size_t)tensor_bytes(own) + 1);
+    param_initial(p->info, &context->config->model, context->config->seed + (uint64_t)context->record->rank, own);
+    return *ret_own;
+}
+
+/* All of a rank's parts of one parameter. */
+static void load_param(struct unit *unit, const struct unit_context *context, int i, void *const *initial)
+{
+    enum format storage = context->ops->storage;
+    const struct unit_param *p = &unit->params[i];
+    int tp = context->config->layout.tp, me = context->record->tp;
+    void *own;
+    const void *whole = initial_values(unit, context, p, initial, &own);
+    for (int k = 0; k < unit->slices_count; k++) {
+        const struct slice *slice = &unit->slices[k];
+        if (slice->i != i || slice->count == 0) continue;
+        param_cut_copy(element_at(unit->master, slice->at, storage), whole, storage, p->info, tp, me, slice->first, slice->count);
+    }
+    if (!unit->sharded) param_cut_copy(element_at(unit->full, p->full_at, storage), whole, storage, p->info, tp, me, 0, p->rows * p->columns);
+    free(own);
+}
+
 void unit_load(struct unit *unit, const struct unit_context *context, void *const *initial)
 {
     const struct precision *precision = &context->config->precision;
     enum format storage = context->ops->storage;
-    int tp = context->config->layout.tp, me = context->record->tp;
-    for (int k = 0; k < unit->slices_count; k++) {
-        const struct slice *slice = &unit->slices[k];
-        if (slice->count == 0) continue;
-        const struct unit_param *p = &unit->params[slice->i];
-        param_cut_copy(element_at(unit->master, slice->at, storage), initial[p->param], storage, p->info, tp, me, slice->first, slice->count);
-    }
+    for (int i = 0; i < unit->count; i++) load_param(unit, context, i, initial);
     vector_round(unit->master, unit->shard_count, storage, precision->master);
     if (unit->sharded) return;
-    for (int i = 0; i < unit->count; i++) {
-        const struct unit_param *p = &unit->params[i];
-        param_cut_copy(element_at(unit->full, p->full_at, storage), initial[p->param], storage, p->info, tp, me, 0, p->rows * p->columns);
-    }
     vector_round(unit->full, unit->full_count, storage, precision->master);
     vector_round(unit->full, unit->full_count, storage, precision->param);
     ledger_clear(&unit->full_version);
     unit_note_full(unit, context, 0);
-    int shards = context->config->layout.zero == ZERO_0 ? 1 : context->shard_group->size;
+    int shards = context->config->layout.zero == ZERO_0 ? 1 : unit->groups->shard->size;
     for (int s = 0; s < shards; s++) {
         if (shards == 1 || unit->owners[s])
             ledger_add_term(&unit->full_version, (struct origin){0, s, -1, unit->index}, 1, 1);
@@ -187,6 +255,7 @@ void unit_done(struct unit *unit)
     ledger_done(&unit->shard_version);
     ledger_done(&unit->full_version);
     ledger_done(&unit->grad_ledger);
+    ledger_done(&unit->arrived_ledger);
     ledger_done(&unit->summed_ledger);
     for (int k = 0; k < unit->pieces_count; k++) {
         ledger_done(&unit->pieces[k].reduced_ledger);

@@ -82,7 +82,10 @@ static double counted_everywhere(const struct record *record, const struct rank_
 {
     double sum = 0;
     for (int r = 0; r < record->ranks; r++) {
-        const struct balance_fact *part = record->rank[r].stage == rank->stage ? balance_of(&record->rank[r], fact->step, fact->unit) : NULL;
+        const struct rank_record *other = &record->rank[r];
+        int alike = layout_shards_alike(&record->config.layout);
+        bool adds = other->stage == rank->stage && other->tp == rank->tp && other->shard % alike == rank->shard % alike;
+        const struct balance_fact *part = adds ? balance_of(other, fact->step, fact->unit) : NULL;
         sum += part ? part->counted[i] : 0;
     }
     return sum;

@@ -149,7 +149,7 @@ static bool sum_is_wrong(const struct record *record, const struct rank_record *
     double sum[4] = {0}, norms = 0;
     for (int r = 0; r < record->ranks; r++) {
         const struct rank_record *other = &record->rank[r];
-        if (other->stage != rank->stage || other->data_rank != rank->data_rank) continue;
+        if (other->stage != rank->stage || other->replicate != rank->replicate || other->shard != rank->shard) continue;
         const struct sum_fact *gave = i < other->sums.count ? &other->sums.items[i] : NULL;
         if (!gave || gave->site != got->site || gave->step != got->step || gave->microbatch != got->microbatch || gave->unit != got->unit) return false;
         for (int k = 0; k < 4; k++) sum[k] += gave->sent[k];
