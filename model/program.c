@@ -163,7 +163,7 @@ static struct buffer activations(const struct program *p, struct tensor t, size_
 static struct tensor activation_buffer(struct program *p, struct microbatch *mb)
 {
     const struct run_config *config = p->run->config;
-    int64_t rows = (int64_t)layout_sequences_per_microbatch(config) * config->model.seq;
+    int64_t rows = layout_sequences_per_microbatch(config) * program_slice_seq(p);
     enum format storage = p->run->ops->storage;
     size_t bytes = (size_t)(rows * config->model.dim) * format_storage_bytes(storage);
     return tensor_2d(arena_alloc(mb->arena, bytes), storage, rows, config->model.dim);

@@ -83,6 +83,7 @@ struct layer_context {                    /* what is the same for all layers of 
     const int32_t *documents;             /* [T], or NULL where the mask does not use them */
     const struct tensor_parallel *tp;
     const struct expert_parallel *ep;
+    bool sequence_split;                  /* between tensor-parallel parts each tp rank has its run of every sequence's positions */
     struct arena *scratch;                /* released before return */
     struct dropout_streams dropout;
     unsigned recompute;                   /* of enum recompute_part: what is not kept for the backward */
@@ -98,7 +99,8 @@ struct layer_context {                    /* what is the same for all layers of 
 };
 
 /* weights, gradients: the layer's tensors in the order of layer_params.
- * y = layer(x); x, y [T, C]. y may not be x; x must stay alive for the backward. */
+ * y = layer(x); x, y [T, C]. y may not be x; x must stay alive for the backward. With sequence_split x, y, dx and dy, of layers,
+ * embedding and head, are slices: [T / tp, C] (layers/sequence_parallel.h). */
 struct layer_saved *layer_forward(const struct layer_context *context, struct tensor y, struct tensor x,
                                   const struct tensor *weights, struct arena *arena);
 /* dx [T, C] from dy [T, C]; dy must stay alive until backward_weight. */

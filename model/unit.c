@@ -54,6 +54,7 @@ void unit_init(struct unit *unit, const struct unit_context *context, int index,
         where.param = table->params[params[i]].info.name;
         p->frozen = frozen[params[i]] && decision_site(context->plan, &site_fsdp_attributes, where, true, true);
         p->no_decay = train_exempts_from_decay(&context->config->train, p->dims) && decision_site(context->plan, &site_fsdp_no_decay, where, true, true);
+        p->whole = p->info->cut == CUT_NONE && (context->config->layout.tp == 1 || choice_site(context->plan, context->record, &site_tp_tag, where, index, true));
         p->shard_rows = (p->rows + shards - 1) / shards;
     }
     lay_out(unit, false);

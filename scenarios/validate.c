@@ -173,6 +173,21 @@ static bool check_tensor_parallel(struct reader *reader, const struct model_conf
     return true;
 }
 
+/* Sequence parallelism splits each sequence between the tensor-parallel ranks. */
+static bool check_sequence_parallel(struct reader *reader, const struct model_config *m, const struct layout *l)
+{
+    char list[LIST_TEXT];
+    if (!layout_slices_sequences(l)) return true;
+    if (m->seq % l->tp != 0) {
+        return reader_fail_among(reader, BLAME("model.seq", "parallel.sequence_parallel", "parallel.tp"),
+                                 "sequences of %d tokens do not split into slices for tp %d: %d / %d = %.2f; nearest seq: %s, or sequence_parallel false", m->seq,
+                                 l->tp, m->seq, l->tp, (double)m->seq / l->tp, multiples(m->seq, l->tp, list));
+    }
+    return m->moe.experts == 0 ||
+           reader_fail_among(reader, BLAME("parallel.sequence_parallel", "model.moe.experts"),
+                             "a mixture of experts is not built with sequence_parallel yet; allowed: experts 0, tp 1, or sequence_parallel false");
+}
+
 static bool check_layers(struct reader *reader, int layers, struct layout *l)
 {
     const cJSON *list = reader_item(reader, "parallel.pipeline.layers_per_stage");
@@ -366,7 +381,8 @@ bool validate_scenario(struct reader *reader, struct draft *draft)
     l->send_sync = draft->send == 1;
     return set_architecture(reader, draft) && check_latent(reader, draft, &config->model) && check_experts(reader, draft, &config->model.moe) &&
            check_heads(reader, draft, &config->model) && check_adapter(reader, &config->model) && check_ranks(reader, l) &&
-           check_tensor_parallel(reader, &config->model, l->tp) && check_layers(reader, config->model.layers, l) && check_sharding(reader, l) &&
+           check_tensor_parallel(reader, &config->model, l->tp) && check_sequence_parallel(reader, &config->model, l) &&
+           check_layers(reader, config->model.layers, l) && check_sharding(reader, l) &&
            check_batch(reader, config->train.global_batch, l) && read_recompute(reader, config) && set_precision(reader, draft) && check_frozen(reader, config);
 }
 

@@ -360,7 +360,7 @@ void moe_backward_input(const struct layer_context *context, struct tensor dx, s
     saved->dnormed = layer_matrix_alloc(context, model->dim, arena);
     if (model->moe.shared_ffn > 0) {
         network_backward_input(context, &saved->shared, saved->dnormed, masked, weights + FIRST_NETWORK, arena);
-        column_parallel_backward(context, precision_activation(context->precision), saved->dnormed);
+        saved->dnormed = column_parallel_backward(context, precision_activation(context->precision), saved->dnormed, arena);
     } else {
         memset(saved->dnormed.data, 0, (size_t)tensor_bytes(saved->dnormed));
     }
