@@ -7,6 +7,7 @@
 
 bool call_due(const struct run_config *config, const struct site *site, struct call_due *ret)
 {
+    const char *over_tp = layout_slices_sequences(&config->layout) ? "reduce_scatter" : "all_reduce";
     const char *model = config->layout.zero == ZERO_0 && config->layout.tp == 1 ? "pp" : "model";
     const struct call_due table[] = {
         {&site_fsdp_unshard, "all_gather", NULL, "dp_shard"},
@@ -18,9 +19,13 @@ bool call_due(const struct run_config *config, const struct site *site, struct c
         {&site_loss_report_reduce, "all_reduce", "avg", "dp"},
         {&site_clip_norm_reduce, "all_reduce", "sum", model},
         {&site_amp_found_inf_reduce, "all_reduce", "max", model},
-        {&site_tp_embedding_reduce, "all_reduce", "sum", "tp"},
-        {&site_tp_row_reduce, "all_reduce", "sum", "tp"},
-        {&site_tp_input_grad_reduce, "all_reduce", "sum", "tp"},
+        {&site_tp_embedding_reduce, over_tp, "sum", "tp"},
+        {&site_tp_row_reduce, over_tp, "sum", "tp"},
+        {&site_tp_input_grad_reduce, over_tp, "sum", "tp"},
+        {&site_sp_gather, "all_gather", NULL, "tp"},
+        {&site_sp_gather_again, "all_gather", NULL, "tp"},
+        {&site_sp_output_grad_gather, "all_gather", NULL, "tp"},
+        {&site_sp_grad_reduce, "all_reduce", "sum", "tp"},
         {&site_tp_loss_reduce, "all_reduce", "sum", "tp"},
         {&site_tp_loss_max, "all_reduce", "max", "tp"},
         {&site_ep_count_reduce, "all_reduce", "sum", "dp"},

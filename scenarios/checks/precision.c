@@ -37,7 +37,7 @@ static bool declared_format(const struct run_config *config, const char *purpose
         {&site_tied_grad_reduce, p->reduce},     {&site_loss_token_count_reduce, FORMAT_FP64},
         {&site_loss_report_reduce, FORMAT_FP64}, {&site_loss_report_broadcast, loss_convention_of(config)->logged_format},
         {&site_clip_norm_reduce, FORMAT_FP64},   {&site_amp_found_inf_reduce, FORMAT_FP64},
-        {&site_ep_count_reduce, FORMAT_FP64},
+        {&site_ep_count_reduce, FORMAT_FP64},    {&site_sp_grad_reduce, p->reduce},
     };
     for (size_t i = 0; i < sizeof due / sizeof due[0]; i++) {
         if (strcmp(due[i].site->name, purpose) != 0) continue;
