@@ -33,6 +33,13 @@ static void lay_out(struct unit *unit, bool frozen)
     }
 }
 
+/* What every tp rank has whole must be known to be. */
+static bool is_known_whole(const struct unit_context *context, const struct unit_param *p, struct where where, int unit)
+{
+    const struct site *site = p->adapter ? &site_tp_adapter_placement : &site_tp_tag;
+    return context->config->layout.tp == 1 || choice_site(context->plan, context->record, site, where, unit, true);
+}
+
 void unit_init(struct unit *unit, const struct unit_context *context, int index, int part, const int *params,
                int params_count, const struct param_table *table, const bool *frozen)
 {
@@ -54,7 +61,7 @@ void unit_init(struct unit *unit, const struct unit_context *context, int index,
         where.param = table->params[params[i]].info.name;
         p->frozen = frozen[params[i]] && decision_site(context->plan, &site_fsdp_attributes, where, true, true);
         p->no_decay = train_exempts_from_decay(&context->config->train, p->dims) && decision_site(context->plan, &site_fsdp_no_decay, where, true, true);
-        p->whole = p->info->cut == CUT_NONE && (context->config->layout.tp == 1 || choice_site(context->plan, context->record, &site_tp_tag, where, index, true));
+        p->whole = p->info->cut == CUT_NONE && is_known_whole(context, p, where, index);
         p->shard_rows = (p->rows + shards - 1) / shards;
     }
     lay_out(unit, false);
@@ -155,6 +162,20 @@ void unit_hold_rows(struct unit *unit, const struct unit_context *context, struc
     }
 }
 
+/* How a parameter is cut over tp: as its description says, or in one piece over keys and values. */
+static struct param_info cut_of(const struct unit *unit, const struct unit_context *context, const struct unit_param *p)
+{
+    struct param_info info = *p->info;
+    struct where where = WHERE_NONE;
+    where.rank = context->record->rank;
+    where.stage = context->record->stage;
+    where.layer = unit_layer(context, unit->index);
+    where.param = info.name;
+    if (context->config->layout.tp == 1 || info.cut != CUT_ROWS || info.sections < 2) return info;
+    if (!choice_site(context->plan, context->record, &site_tp_cut_order, where, unit->index, true)) info.sections = 1;
+    return info;
+}
+
 void unit_load(struct unit *unit, const struct unit_context *context, void *const *initial)
 {
     const struct precision *precision = &context->config->precision;
@@ -164,13 +185,15 @@ void unit_load(struct unit *unit, const struct unit_context *context, void *cons
         const struct slice *slice = &unit->slices[k];
         if (slice->count == 0) continue;
         const struct unit_param *p = &unit->params[slice->i];
-        param_cut_copy(element_at(unit->master, slice->at, storage), initial[p->param], storage, p->info, tp, me, slice->first, slice->count);
+        struct param_info info = cut_of(unit, context, p);
+        param_cut_copy(element_at(unit->master, slice->at, storage), initial[p->param], storage, &info, tp, me, slice->first, slice->count);
     }
     vector_round(unit->master, unit->shard_count, storage, precision->master);
     if (unit->sharded) return;
     for (int i = 0; i < unit->count; i++) {
         const struct unit_param *p = &unit->params[i];
-        param_cut_copy(element_at(unit->full, p->full_at, storage), initial[p->param], storage, p->info, tp, me, 0, p->rows * p->columns);
+        struct param_info info = cut_of(unit, context, p);
+        param_cut_copy(element_at(unit->full, p->full_at, storage), initial[p->param], storage, &info, tp, me, 0, p->rows * p->columns);
     }
     vector_round(unit->full, unit->full_count, storage, precision->master);
     vector_round(unit->full, unit->full_count, storage, precision->param);

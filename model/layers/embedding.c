@@ -31,6 +31,7 @@ void embedding_forward(const struct layer_context *context, struct tensor y, con
     } else {
         context->ops->embedding_forward(y, tokens, weight);
     }
+    if (context->sequence_split && !layer_choice(context, &site_sp_slice_end, 0, true)) sequence_drop_last(context, y);
     tensor_round(y, context->precision->residual);
     arena_release(context->scratch, mark);
 }
@@ -39,6 +40,7 @@ void embedding_backward(const struct layer_context *context, struct tensor dweig
 {
     struct arena_mark mark = arena_mark(context->scratch);
     dy = sequence_gather(context, &site_sp_output_grad_gather, dy, context->precision->residual, context->scratch);
+    if (context->sequence_split && !layer_choice(context, &site_sp_slice_end, 0, true)) sequence_drop_last(context, dy); /* gathered: ours */
     if (context->tp) context->ops->scatter_add_rows(dweight, dy, own_rows(context, tokens, dweight.shape[0]), (struct tensor){.data = NULL});
     else context->ops->embedding_backward(dweight, tokens, dy);
     arena_release(context->scratch, mark);

@@ -103,6 +103,17 @@ struct head_saved *head_forward(const struct layer_context *context, struct tens
     return saved;
 }
 
+/* The logsumexp taken for a constant, as a raw collective leaves it: dz[t,:] = - w[t] onehot(target). */
+static void target_gradient(const struct head_saved *saved, struct tensor weight)
+{
+    struct tensor dz = saved->logits;
+    memset(dz.data, 0, (size_t)tensor_bytes(dz));
+    for (int64_t t = 0; t < dz.shape[0]; t++) {
+        if (saved->targets[t] < 0) continue;
+        format_set(dz.data, (size_t)(t * dz.shape[1] + saved->targets[t]), dz.storage, -format_get(weight.data, (size_t)t, dz.storage));
+    }
+}
+
 void head_backward_input(const struct layer_context *context, struct tensor dx, struct tensor weight,
                          const int32_t *targets, const struct head_weights *weights, struct head_saved *saved,
                          struct arena *arena)
@@ -111,7 +122,8 @@ void head_backward_input(const struct layer_context *context, struct tensor dx, 
     ASSERT_MESSAGE(saved->dnormed.data == NULL, "the logits are gone after one head_backward_input");
     ASSERT(weight.dims == 1 && weight.shape[0] == layer_rows(context) && weight.storage == ops->storage);
 
-    ops->cross_entropy_backward(saved->logits, saved->logits, saved->lse, context->tp ? saved->targets : targets, weight);
+    if (context->tp && !layer_choice(context, &site_tp_loss_gradient, context->model->layers + 1, true)) target_gradient(saved, weight);
+    else ops->cross_entropy_backward(saved->logits, saved->logits, saved->lse, context->tp ? saved->targets : targets, weight);
     tensor_round(saved->logits, context->precision->logits);
     struct tensor d_in = layer_matrix_alloc(context, context->model->dim, arena);
     linear_backward_input(context, precision_activation(context->precision), d_in, saved->logits, weights->output, false);

@@ -87,7 +87,20 @@ void sequence_reduce_scatter(const struct layer_context *context, const struct s
 struct tensor sequence_gather_backward(const struct layer_context *context, struct tensor dwhole, enum format format, struct arena *arena)
 {
     struct tensor slice = layer_slice_alloc(context, dwhole.shape[1], arena);
+    if (!layer_choice(context, &site_sp_gather_backward, tensor_parallel_unit(context, &site_sp_gather_backward), true)) { /* a split: its own part of its own rows */
+        size_t row = (size_t)(slice.shape[1] * format_storage_bytes(slice.storage));
+        for (int64_t t = 0; t < slice.shape[0]; t++) memcpy((char *)slice.data + (size_t)t * row, (const char *)dwhole.data + (size_t)sequence_row(context, t) * row, row);
+        return slice;
+    }
     sequence_reduce_scatter(context, &site_tp_input_grad_reduce, slice, dwhole, format);
     tensor_round(slice, format);
     return slice;
+}
+
+void sequence_drop_last(const struct layer_context *context, struct tensor rows)
+{
+    int64_t seq = rows.shape[0] / context->batch;
+    bool has_last = seq == context->seq || context->tp->group->me == context->tp->group->size - 1;
+    size_t row = (size_t)(rows.shape[1] * format_storage_bytes(rows.storage));
+    for (int64_t b = 0; has_last && b < context->batch; b++) memset((char *)rows.data + (size_t)((b + 1) * seq - 1) * row, 0, row);
 }

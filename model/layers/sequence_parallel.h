@@ -24,6 +24,9 @@ void sequence_reduce_scatter(const struct layer_context *context, const struct s
 /* The gradient of a gather's slice from this rank's part of the whole's, rounded; from `arena`. */
 struct tensor sequence_gather_backward(const struct layer_context *context, struct tensor dwhole, enum format format, struct arena *arena);
 
+/* Of a division that leaves the last position out: zeros there, in a slice or in the whole. */
+void sequence_drop_last(const struct layer_context *context, struct tensor rows);
+
 /* Where row `row` of a slice stands among the T rows. */
 static inline int64_t sequence_row(const struct layer_context *context, int64_t row)
 {

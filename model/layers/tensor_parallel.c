@@ -1,6 +1,8 @@
 /* tensor_parallel: see tensor_parallel.h. */
 #include "model/layers/tensor_parallel.h"
 
+#include <string.h>
+
 #include "model/layers/linear.h"
 #include "model/layers/sequence_parallel.h"
 #include "model/precision.h"
@@ -48,8 +50,22 @@ void row_parallel_forward(const struct layer_context *context, enum format forma
 void row_parallel_backward_weight(const struct layer_context *context, struct tensor dweight, struct tensor dbias, struct tensor dy,
                                   struct tensor dy_slice, struct tensor x)
 {
-    linear_backward_weight(context, dweight, context->sequence_split ? (struct tensor){.data = NULL} : dbias, dy, x);
-    if (context->sequence_split && dbias.data != NULL) context->ops->bias_backward(dbias, dy_slice);
+    bool whole = !context->tp || dbias.data == NULL || layer_choice(context, &site_tp_bias_gradient, context->layer + 1, true);
+    bool apart = context->sequence_split || !whole;
+    linear_backward_weight(context, dweight, apart ? (struct tensor){.data = NULL} : dbias, dy, x);
+    if (!apart || dbias.data == NULL) return;
+    if (whole) {
+        context->ops->bias_backward(dbias, dy_slice);
+        return;
+    }
+    struct arena_mark mark = arena_mark(context->scratch); /* each rank adds b / tp: so does the chain rule */
+    struct tensor part = layer_vector_alloc(context, dbias.shape[0], context->scratch);
+    size_t count = (size_t)tensor_count(part);
+    memset(part.data, 0, (size_t)tensor_bytes(part));
+    context->ops->bias_backward(part, dy_slice);
+    context->ops->vector_scale(part.data, 1.0 / context->tp->group->size, count);
+    context->ops->vector_add(dbias.data, dbias.data, part.data, count);
+    arena_release(context->scratch, mark);
 }
 
 struct tensor column_parallel_backward(const struct layer_context *context, enum format format, struct tensor dx, struct arena *arena)

@@ -5,7 +5,8 @@
  *            matrices need, each over tp with the operation, the elements and the format that are due; and at the end of a
  *            step one sum of the gradients of what saw slices (sp.grad_reduce), where a rank owns any
  *   choices  a row-parallel matrix' bias is added behind the sum; a rank's part of the vocabulary begins with its first row;
- *            what is whole is known to be; what saw slices is summed, and not divided
+ *            what is whole is known to be; keys' and values' matrices are cut within each; slices reach the sequence's end;
+ *            the backwards are those of the forward; what saw slices is summed, and not divided
  *   sums     where they are watched, what each rank gets is what all gave, within 64 roundings of the norms
  *   copies   activations and their gradients at the boundaries of units: equal to the bit over tp; found is the first that
  *            is not, in the order in which a rank computes (not where these are slices: parallel.sequence_parallel)
@@ -13,6 +14,7 @@
  * expert) sums its outputs; what stands before column-parallel ones has its gradient summed (both latents of
  * mla_attention, the head's input). Cost: none. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -134,7 +136,8 @@ static void check_site(const struct evidence *e, struct check_output *output, co
     for (int cell = 0; cell < steps * M * units; cell++) {
         int unit = cell % units, own = unit >= rank->first_unit && unit < rank->first_unit + rank->units;
         int due = own ? calls_due(config, site, unit) : 0;
-        if (made[cell] != due)
+        bool split = site == &site_tp_input_grad_reduce && facts_was_chosen(rank, &site_sp_gather_backward, cell / units / M, unit); /* told by the choice */
+        if (made[cell] != due && !split)
             find_call(e, output, site, rank->rank, cell / units / M, cell / units % M, unit, made[cell] < due ? "missing-sum" : "doubled-sum", due, made[cell]);
     }
     free(made);
@@ -142,19 +145,38 @@ static void check_site(const struct evidence *e, struct check_output *output, co
 
 /* ---- decisions ---- */
 
+static const struct choice_words { const struct site *site; const char *pattern, *words; } choices[] = {
+    {&site_tp_bias, "bias-on-every-rank", "adds the bias to its part of the sum, so that the sum has it as often as there are ranks"},
+    {&site_tp_vocab_range, "range-differs", "takes its part of the vocabulary to begin one row late"},
+    {&site_tp_cut_order, "cut-differs", "has a matrix of keys and values that was cut across the two: it takes values for keys, or keys for values"},
+    {&site_tp_tag, "tag-lost", "takes a parameter that every tp rank has whole for a part of one"},
+    {&site_tp_adapter_placement, "tag-lost", "places an adapter, which every tp rank has whole, as one rank's part"},
+    {&site_tp_loss_gradient, "no-backward", "has no gradient through the sum over tp within the loss"},
+    {&site_tp_bias_gradient, "bias-over-tp", "takes the bias' gradient for that of the part which each rank adds"},
+    {&site_sp_slice_end, "slice-short", "has slices that leave out the last position of each sequence"},
+    {&site_sp_gather_backward, "split-for-sum", "splits the gradient of what was gathered where it is a part of a sum over tp"},
+};
+
+static const struct choice_words *words_of(const struct site *site)
+{
+    for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
+        if (choices[i].site == site) return &choices[i];
+    }
+    return NULL;
+}
+
 static void check_choices(const struct evidence *e, struct check_output *output, const struct rank_record *rank)
 {
     for (int i = 0; i < rank->choices.count; i++) {
         const struct choice_fact *fact = &rank->choices.items[i];
-        bool bias = fact->site == &site_tp_bias;
-        if ((!bias && fact->site != &site_tp_vocab_range) || fact->count == fact->whole) continue;
-        char name[32];
+        const struct choice_words *words = words_of(fact->site);
+        if (!words || fact->count == fact->whole) continue;
+        char name[32], when[64] = "at the beginning";
         unit_name(&e->config->model, fact->unit, name);
+        if (fact->step >= 0) snprintf(when, sizeof when, "step %d, micro-batch %d", fact->step, fact->microbatch);
         struct finding finding = finding_new(fact->site, place_at_unit(e->config, rank->rank, fact->step, fact->microbatch, fact->unit));
-        finding_pattern(&finding, bias ? "bias-on-every-rank" : "range-differs");
-        finding_say(&finding, bias ? "rank %d adds the bias to its part of the sum in %s, step %d, micro-batch %d, so that the sum has it as often as there are ranks"
-                                   : "rank %d takes its part of the vocabulary to begin one row late in %s, step %d, micro-batch %d",
-                    rank->rank, name, fact->step, fact->microbatch);
+        finding_pattern(&finding, words->pattern);
+        finding_say(&finding, "rank %d, %s, %s, %s", rank->rank, name, when, words->words);
         check_value(output, 1, 0);
         check_find(output, &finding);
     }
@@ -205,21 +227,22 @@ static void check_slice_gradient(const struct evidence *e, struct check_output *
     double divisor = sequence_sums_divisor(rank, step, unit);
     char name[32];
     unit_name(&config->model, unit, name);
-    bool untagged = facts_was_chosen(rank, &site_tp_tag, -1, unit), left = facts_was_chosen(rank, &site_sp_grad, step, unit);
+    if (facts_was_chosen(rank, &site_tp_tag, -1, unit) || facts_was_chosen(rank, &site_tp_adapter_placement, -1, unit)) return; /* told by the choice */
+    bool left = facts_was_chosen(rank, &site_sp_grad, step, unit);
     struct call_due other;
     call_due(config, &site_sp_grad_reduce, &other);
     bool good = call && call_is_due(call, &other) && call->format == config->precision.reduce && call->count == (uint64_t)elements;
     if (made == due && (!due || good) && divisor == 1) return;
-    const struct site *site = untagged ? &site_tp_tag : left ? &site_sp_grad : made != due || !good ? &site_sp_grad_reduce : &site_sp_grad_divisor;
+    const struct site *site = left ? &site_sp_grad : made != due || !good ? &site_sp_grad_reduce : &site_sp_grad_divisor;
     struct finding finding = finding_new(site, place_at_unit(config, rank->rank, step, -1, unit));
     finding.expected = site == &site_sp_grad_divisor ? 1 : due;
     finding.got = site == &site_sp_grad_divisor ? divisor : made;
-    finding_pattern(&finding, untagged ? "tag-lost" : made < due ? "missing-sum" : made > due ? "doubled-sum" : !good ? "calls-differ" : "divided");
+    finding_pattern(&finding, made < due ? "missing-sum" : made > due ? "doubled-sum" : !good ? "calls-differ" : "divided");
     if (divisor != 1) {
         finding_say(&finding, "in step %d rank %d divides the sum over tp of gradients of slices by %.6g in %s; due is the sum", step, rank->rank, divisor, name);
     } else {
-        finding_say(&finding, "in step %d rank %d does not sum over tp all %lld elements of gradients in %s that each tp rank has of its slice alone%s", step, rank->rank,
-                    (long long)elements, name, untagged ? ": it takes a whole parameter for a part" : "");
+        finding_say(&finding, "in step %d rank %d does not sum over tp all %lld elements of gradients in %s that each tp rank has of its slice alone", step, rank->rank,
+                    (long long)elements, name);
     }
     check_value(output, 1, 0);
     check_find(output, &finding);
