@@ -171,9 +171,10 @@ void balance_update(struct program *p)
 static int64_t rows_of_step(const struct program *p, const struct unit *unit, int expert)
 {
     int64_t rows = 0;
+    int boundary = unit_boundary(&p->run->config->model, unit->index);
     for (int i = p->record->routings.count - 1; i >= 0 && p->record->routings.items[i].step == p->step; i--) {
         const struct routing_fact *fact = &p->record->routings.items[i];
-        rows += fact->unit == unit->index && expert < fact->experts ? fact->load[expert] : 0;
+        rows += fact->unit == boundary && expert < fact->experts ? fact->computed[expert] : 0;
     }
     return rows;
 }

@@ -17,7 +17,7 @@ static void lay_out_by_shards(const struct bucket *bucket, const struct unit_con
     enum format storage = unit_storage(context);
     const struct unit *unit = bucket->pieces[0].unit;
     size_t bytes = format_storage_bytes(storage), part = bucket->shard_count + bucket->probe_count;
-    for (size_t s = 0; s < (size_t)context->shard_group->size; s++) {
+    for (size_t s = 0; s < (size_t)bucket->groups->shard->size; s++) {
         for (int i = 0; i < unit->count; i++) {
             const struct unit_param *p = &unit->params[i];
             if (p->frozen) continue;
@@ -37,7 +37,7 @@ static void lay_out_flat(const struct bucket *bucket, const struct unit_context 
 {
     enum format storage = unit_storage(context);
     size_t bytes = format_storage_bytes(storage), gap = bucket_is_scattered(context) ? bucket->probe_count : 0;
-    size_t shards = bucket_is_scattered(context) ? (size_t)context->shard_group->size : 1, length = bucket->count / shards;
+    size_t shards = bucket_is_scattered(context) ? (size_t)bucket->groups->shard->size : 1, length = bucket->count / shards;
     for (size_t s = 0; s < shards; s++) {
         char *part = element_at(bucket->sent, s * (length + gap), storage);
         memset(part, 0, length * bytes); /* the padding */
@@ -72,16 +72,16 @@ static void sum_ledgers(struct bucket *bucket)
 static void reduce_start(struct bucket *bucket, const struct unit_context *context)
 {
     enum format storage = unit_storage(context), wire = context->config->precision.reduce;
-    struct comm how = {.site = bucket_reduction_site(context), .where = bucket->where, .uncounted = bucket->probe_count};
+    struct comm how = {.site = bucket_reduction_site(bucket, context), .where = bucket->where, .uncounted = bucket->probe_count};
     size_t count = bucket->shard_count + bucket->probe_count;
     if (bucket_is_scattered(context)) {
-        struct buffer in = {bucket->sent, count * (size_t)context->shard_group->size, storage, wire, &bucket->sent_ledger};
+        struct buffer in = {bucket->sent, count * (size_t)bucket->groups->shard->size, storage, wire, &bucket->sent_ledger};
         struct buffer out = {bucket->pending, count, storage, wire, &bucket->pending_ledger};
-        bucket->reducing = reduce_scatter_start(context->communicator, context->shard_group, &how, out, in, NULL, REDUCE_SUM);
+        bucket->reducing = reduce_scatter_start(context->communicator, bucket->groups->shard, &how, out, in, NULL, REDUCE_SUM);
     } else {
         ledger_copy(&bucket->pending_ledger, &bucket->sent_ledger);
         struct buffer both = {bucket->sent, bucket->count + bucket->probe_count, storage, wire, &bucket->pending_ledger};
-        bucket->reducing = all_reduce_start(context->communicator, context->data_group, &how, both, both, REDUCE_SUM);
+        bucket->reducing = all_reduce_start(context->communicator, bucket->groups->data, &how, both, both, REDUCE_SUM);
     }
 }
 
@@ -92,7 +92,7 @@ static void keep_own(struct bucket *bucket, const struct unit_context *context)
     bucket->taken = memory_range_site(context->plan, &site_dp_bucket, bucket->where, whole);
     if (bucket->taken.count == whole) return;
     size_t bytes = format_storage_bytes(unit_storage(context)), length = bucket_own_length(bucket, context);
-    size_t part = bucket_is_scattered(context) ? (length + bucket->probe_count) * (size_t)context->shard_group->me : 0;
+    size_t part = bucket_is_scattered(context) ? (length + bucket->probe_count) * (size_t)bucket->groups->shard->me : 0;
     if (!bucket->kept) bucket->kept = arena_alloc(context->arena, length * bytes);
     memcpy(bucket->kept, element_at(bucket->sent, part, unit_storage(context)), length * bytes);
 }
@@ -116,7 +116,7 @@ static void clear_accumulator(struct unit *unit, const struct unit_context *cont
 /* Notes what the call is given, and what it gave. */
 static void sketch_sent(struct bucket *bucket, const struct unit_context *context)
 {
-    size_t parts = bucket_is_scattered(context) ? (size_t)context->shard_group->size : 1;
+    size_t parts = bucket_is_scattered(context) ? (size_t)bucket->groups->shard->size : 1;
     size_t length = bucket_is_scattered(context) ? bucket->shard_count : bucket->count;
     double *sketch = arena_alloc(context->record->arena, parts * 5 * sizeof *sketch);
     for (size_t i = 0; i < parts; i++)
@@ -135,7 +135,7 @@ double bucket_predivisor(const struct unit_context *context)
 static void divide_before(struct bucket *bucket, const struct unit_context *context)
 {
     double divisor = bucket_predivisor(context);
-    size_t parts = bucket_is_scattered(context) ? (size_t)context->shard_group->size : 1;
+    size_t parts = bucket_is_scattered(context) ? (size_t)bucket->groups->shard->size : 1;
     if (divisor == 1) return;
     context->ops->vector_divide(bucket->sent, divisor, parts * (bucket_own_length(bucket, context) + bucket->probe_count));
     ledger_scale(&bucket->sent_ledger, 1 / divisor);

@@ -7,6 +7,8 @@
  *               its shards are equal and a multiple of layout.bucket_alignment elements. Where the embedding is tied
  *               and apart, it has buckets of its own, so that both copies are cut alike.
  *
+ * Experts that are units of their own (ep) lie in buckets of their own, cut alike, behind the others.
+ *
  * A bucket is launched when all its units' backwards of a micro-batch are done and each of them said "now"; the
  * reduction runs on while earlier units compute, and is taken over (divided, added to the reduced gradient of its
  * units' slices) when the next unit's backward ends (zero 2, 3), when the bucket is needed again, or at the flush.
@@ -22,6 +24,8 @@ struct bucket_piece { struct unit *unit; int piece; size_t at; }; /* at: element
 
 struct bucket {
     int index;
+    bool is_experts;                 /* of experts' units alone, with their groups */
+    const struct unit_groups *groups;
     struct bucket_piece *pieces; int pieces_count;
     size_t count;                    /* elements, padding included; zero 3: of one shard */
     size_t shard_count;              /* of one member's part; count where nothing is scattered */
@@ -46,8 +50,9 @@ static inline bool bucket_is_scattered(const struct unit_context *context)
     return context->config->layout.zero >= ZERO_2;
 }
 
-static inline const struct site *bucket_reduction_site(const struct unit_context *context)
+static inline const struct site *bucket_reduction_site(const struct bucket *bucket, const struct unit_context *context)
 {
+    if (bucket->is_experts) return &site_ep_reduce_grad;
     return bucket_is_scattered(context) ? &site_fsdp_reduce_grad : &site_dp_all_reduce_grad;
 }
 

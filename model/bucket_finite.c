@@ -14,7 +14,7 @@ static bool is_finite(const struct unit_context *context, const void *values, si
 
 void bucket_look_before(struct bucket *bucket, const struct unit_context *context)
 {
-    size_t parts = bucket_is_scattered(context) ? (size_t)context->shard_group->size : 1;
+    size_t parts = bucket_is_scattered(context) ? (size_t)bucket->groups->shard->size : 1;
     if (!context->config->train.check_finite) return;
     bucket->sent_finite = is_finite(context, bucket->sent, parts * (bucket_own_length(bucket, context) + bucket->probe_count));
 }

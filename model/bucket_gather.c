@@ -50,13 +50,13 @@ static void fill_own(struct bucket *bucket, const struct unit_context *context, 
 void bucket_gather_start(struct bucket *bucket, const struct unit_context *context, int step)
 {
     enum format storage = unit_storage(context), wire = context->config->precision.param;
-    size_t begin = (size_t)context->shard_group->me * bucket->shard_count;
+    size_t begin = (size_t)bucket->groups->shard->me * bucket->shard_count;
     struct comm how = {.site = &site_fsdp_unshard, .where = where_of(bucket, step)};
     char *own = element_at(bucket->gathered, begin, storage);
     fill_own(bucket, context, own, begin);
     struct buffer in = {own, bucket->shard_count, storage, wire, &bucket->own_version};
     struct buffer out = {bucket->gathered, bucket->count, storage, wire, &bucket->gathered_version};
-    bucket->gathering = all_gather_start(context->communicator, context->shard_group, &how, out, in, NULL);
+    bucket->gathering = all_gather_start(context->communicator, bucket->groups->shard, &how, out, in, NULL);
 }
 
 void bucket_gather_wait(struct bucket *bucket, const struct unit_context *context, int step)

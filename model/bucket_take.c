@@ -9,22 +9,29 @@
 
 static void note_reduction(const struct bucket *bucket, const struct unit_context *context)
 {
-    struct reduction_fact fact = {.site = bucket_reduction_site(context), .step = bucket->where.step, .microbatch = bucket->where.microbatch, .bucket = bucket->index,
-                                  .parts = bucket_is_scattered(context) ? context->shard_group->size : 1, .sent = bucket->sent_sketch};
+    struct reduction_fact fact = {.site = bucket_reduction_site(bucket, context), .step = bucket->where.step, .microbatch = bucket->where.microbatch, .bucket = bucket->index,
+                                  .parts = bucket_is_scattered(context) ? bucket->groups->shard->size : 1, .sent = bucket->sent_sketch};
     context->ops->vector_sketch(fact.received, bucket->pending, bucket_own_length(bucket, context));
     fact.bits = vector_bits(bucket->pending, bucket_own_length(bucket, context), unit_storage(context), &fact.values);
     record_push(context->record, reductions, fact);
+}
+
+/* Members of an expert-parallel group that read the same sequences each bring the whole dense gradient. */
+static int copies_of(const struct bucket *bucket, const struct unit_context *context)
+{
+    return bucket->is_experts || !bucket_is_scattered(context) ? 1 : layout_shards_alike(&context->config->layout);
 }
 
 /* Returns what the accumulated gradient has still to be divided by: 1, unless the divisor acts on all of it. */
 static double divide(struct bucket *bucket, const struct unit_context *context, int step)
 {
     const struct layout *layout = &context->config->layout;
-    struct factor_numbers numbers = {.M = context->microbatches, .D = context->data_ranks, .C = 1, .T = layout->tp, .E = 1, .P = layout->pp,
+    struct factor_numbers numbers = {.M = context->microbatches, .D = context->data_ranks, .C = 1, .T = layout->tp, .E = layout_ep(layout), .P = layout->pp,
                                      .D_shard = layout->dp_shard, .D_replicate = layout->dp_replicate};
     numbers.A = layout->reduce_op == FSDP_REDUCE_AVG ? context->data_ranks : 1;
     numbers.N = numbers.N_all = numbers.N_unshifted = numbers.n = numbers.n_rank = 1; /* not known to a reduction */
-    struct factor_use divisor = factor_use_site(context->plan, &site_fsdp_grad_divisor, bucket->where, numbers.A, &numbers);
+    const struct site *site = bucket->is_experts ? &site_ep_expert_grad_divisor : &site_fsdp_grad_divisor;
+    struct factor_use divisor = factor_use_site(context->plan, site, bucket->where, numbers.A * copies_of(bucket, context), &numbers);
     size_t count = bucket_own_length(bucket, context);
     double after = divisor.value / bucket_predivisor(context);
     if (after != 1 && !divisor.of_accumulated) {
@@ -33,7 +40,7 @@ static double divide(struct bucket *bucket, const struct unit_context *context, 
         ledger_scale(&bucket->pending_ledger, 1 / after);
     }
     for (int k = 0; k < bucket->pieces_count; k++) {
-        struct factor_fact fact = {&site_fsdp_grad_divisor, bucket->where.step, bucket->where.microbatch,
+        struct factor_fact fact = {site, bucket->where.step, bucket->where.microbatch,
                                    bucket->pieces[k].unit->index, divisor.value, step, bucket->pieces[k].piece};
         record_push(context->record, factors, fact);
     }
@@ -46,7 +53,7 @@ static size_t own_in_pending(const struct bucket *bucket, const struct bucket_pi
     const struct unit_piece *of = &piece->unit->pieces[piece->piece];
     if (piece->unit->sharded) return 0;
     size_t at = piece->at + (of->own_from - of->from);
-    return context->config->layout.zero == ZERO_2 ? at - (size_t)context->shard_group->me * bucket->shard_count : at;
+    return context->config->layout.zero == ZERO_2 ? at - (size_t)bucket->groups->shard->me * bucket->shard_count : at;
 }
 
 static bool overlaps(const struct bucket *bucket, const struct bucket_piece *piece, const struct unit_context *context,

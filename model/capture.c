@@ -35,23 +35,25 @@ static double terms_norm(const struct program *p, const struct unit *unit, int i
 {
     const struct param *params = p->run->params.params;
     const struct param_info *info = &params[unit->params[i].param].info, *matrix = info;
-    if (unit->index == 0 || unit->index == p->run->config->model.layers + 1 || unit->params[i].adapter) return 0;
+    if (unit_layer_of(&p->run->config->model, unit->index) < 0 || unit->params[i].adapter) return 0;
     double own = 0;
     if (info->of_matrix != PARAM_NONE) {
-        matrix = &params[unit->params[info->of_matrix].param].info;
-        own = gradient_norm(p, unit, info->of_matrix);
+        matrix = &params[unit->layer_first + info->of_matrix].info;
+        own = gradient_norm(p, unit, unit_find_param(unit, unit->layer_first + info->of_matrix));
     }
-    return matrix->through_softmax == PARAM_NONE ? own : fmax(own, gradient_norm(p, unit, matrix->through_softmax) / 256);
+    if (matrix->through_softmax == PARAM_NONE) return own;
+    return fmax(own, gradient_norm(p, unit, unit_find_param(unit, unit->layer_first + matrix->through_softmax)) / 256);
 }
 
-/* Which copy of an element this is: shards differ over dp_shard and are copied over dp_replicate. */
+/* Which copy of an element this is: shards differ over the shard group and are copied over dp_replicate. */
 static int replica_of(const struct program *p, const struct unit *unit, const struct unit_param *param)
 {
     bool frozen = param->frozen;
-    int copies = param->info->cut == CUT_NONE ? p->record->tp * 2 * p->context.data_ranks : 0; /* whole on every tp rank */
-    int zero = p->run->config->layout.zero;
-    bool whole = zero == ZERO_0 || (frozen && zero != ZERO_3);
-    return (whole ? p->data_rank : p->record->replicate) + (unit->part ? p->context.data_ranks : 0) + copies;
+    const struct layout *layout = &p->run->config->layout;
+    int all = layout->dp_replicate * unit->groups->shard->size, at = p->record->replicate * unit->groups->shard->size + unit->groups->shard_index;
+    int copies = param->info->cut == CUT_NONE ? unit->groups->tp_copy * 2 * all : 0; /* whole on several tp ranks */
+    bool whole = layout->zero == ZERO_0 || (frozen && layout->zero != ZERO_3);
+    return (whole ? at : p->record->replicate) + (unit->part ? all : 0) + copies;
 }
 
 static void capture(struct program *p, const struct unit *unit, int step, enum tensor_kind kind)

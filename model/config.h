@@ -222,8 +222,18 @@ struct run_config {
 };
 static inline enum format run_storage(const struct run_config *config) { return precision_storage(&config->precision); }
 
-static inline int layout_data_ranks(const struct layout *l) { return l->dp_replicate * l->dp_shard; }
-static inline int layout_ranks(const struct layout *l) { return l->pp * layout_data_ranks(l) * l->tp; }
+static inline int layout_ep(const struct layout *l) { return l->ep > 1 ? l->ep : 1; }
+/* Ranks of dp_shard that an expert-parallel group spans. */
+static inline int layout_ep_shards(const struct layout *l)
+{
+    int ep = layout_ep(l);
+    return !l->experts_over_tp ? ep : ep > l->tp ? ep / l->tp : 1;
+}
+/* Ranks of dp_shard that read the same sequences. */
+static inline int layout_shards_alike(const struct layout *l) { return l->dispatcher == DISPATCH_REPLICATED ? layout_ep(l) : 1; }
+/* Ranks that read different sequences; where experts are replicated, fewer than there are in dp_replicate x dp_shard. */
+static inline int layout_data_ranks(const struct layout *l) { return l->dp_replicate * l->dp_shard / layout_shards_alike(l); }
+static inline int layout_ranks(const struct layout *l) { return l->pp * l->dp_replicate * l->dp_shard * l->tp; }
 /* Does a tp rank have a slice of each sequence between tensor-parallel parts? */
 static inline bool layout_slices_sequences(const struct layout *l) { return l->sequence_parallel && l->tp > 1; }
 /* The same work on one rank: pp 1, dp 1, one micro-batch, zero 0. */

@@ -29,7 +29,7 @@ void step_begin(struct program *p)
         unit_zero_gradient(&p->units[i], &p->context, program_where(p, -1, p->units[i].index));
     }
     p->numbers = (struct factor_numbers){.M = layout->microbatches, .D = p->context.data_ranks, .P = layout->pp, .C = 1,
-        .T = layout->tp, .E = 1, .A = layout->reduce_op == FSDP_REDUCE_AVG ? p->context.data_ranks : 1,
+        .T = layout->tp, .E = layout_ep(layout), .A = layout->reduce_op == FSDP_REDUCE_AVG ? p->context.data_ranks : 1,
         .D_shard = layout->dp_shard, .D_replicate = layout->dp_replicate};
     if (!p->is_last) return;
     p->counts = data_count(&p->run->data, (int64_t)p->step * config->train.global_batch +
@@ -114,11 +114,13 @@ static double part_of_norm(struct program *p, const void *values, size_t count)
     return largest ? largest_magnitude(values, count, storage_of(p)) : p->run->ops->vector_sum_squares(values, count);
 }
 
-/* Of what this rank owns: what every tp rank has whole counts on the first of them alone. */
+/* Of what this rank owns: what every tp rank has whole counts on the first of them alone. With expert parallelism the norm
+ * is summed over dp_shard at any zero, since experts differ there: what is whole on all counts on the first. */
 static double owned_part(struct program *p, const struct unit *unit)
 {
     bool largest = p->run->config->train.grad_norm == GRAD_NORM_INF;
-    if (p->record->tp == 0) return part_of_norm(p, unit->reduced, unit->shard_trained_count);
+    if (layout_ep(&p->run->config->layout) > 1 && !unit_is_first_copy(unit, &p->context)) return 0;
+    if (unit->groups->tp_copy == 0) return part_of_norm(p, unit->reduced, unit->shard_trained_count);
     double all = 0;
     for (int k = 0; k < unit->slices_count; k++) {
         const struct slice *slice = &unit->slices[k];
@@ -158,7 +160,7 @@ static double clip(struct program *p)
     struct norm_fact fact = {.step = p->step, .coefficient = 1};
     bool largest = train->grad_norm == GRAD_NORM_INF;
     double owned = 0, sum = read_gradients(p, &owned);
-    bool counts = p->run->config->layout.zero == ZERO_0 ? p->data_rank == 0 : p->record->replicate == 0;
+    bool counts = p->run->config->layout.zero == ZERO_0 && layout_ep(&p->run->config->layout) == 1 ? p->data_rank == 0 : p->record->replicate == 0;
     fact.local = counts ? owned : 0;
     struct comm how = {.site = &site_clip_norm_reduce, .where = where};
     fact.counted = largest ? 1 : factor_site(p->run->plan, &site_clip_squares, where, 1, &p->numbers);
@@ -220,7 +222,7 @@ static void *held_by_optimizer(struct program *p, struct unit *unit, struct wher
 /* The stamp goes with the writing: what was not updated keeps the old one. */
 static void stamp(struct program *p, struct unit *unit)
 {
-    int me = p->run->config->layout.zero == ZERO_0 ? 0 : p->context.shard_group->me;
+    int me = p->run->config->layout.zero == ZERO_0 ? 0 : unit->groups->shard->me;
     ledger_clear(&unit->shard_version);
     ledger_add_term(&unit->shard_version, (struct origin){p->step + 1, me, -1, unit->index}, 1, 1);
 }

@@ -1,5 +1,6 @@
 /* program: set-up of a rank and its loop over steps and actions. */
 #include "model/balance.h"
+#include "model/experts.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@ struct where program_where(const struct program *p, int microbatch, int unit)
     where.stage = p->stage;
     where.step = p->step;
     where.microbatch = microbatch;
-    where.layer = unit >= 1 && unit <= p->run->config->model.layers ? unit - 1 : -1;
+    where.layer = unit_layer_of(&p->run->config->model, unit);
     return where;
 }
 
@@ -33,16 +34,19 @@ struct unit *program_unit(struct program *p, int index, int part)
 static void make_groups(struct program *p)
 {
     const struct layout *layout = &p->run->config->layout;
-    static const char *const data_axes[] = {"dp_replicate", "dp_shard"}, *const model_axes[] = {"pp", "dp_shard", "tp"}, *const whole_axes[] = {"pp", "tp"};
+    static const char *const model_axes[] = {"pp", "dp_shard", "tp"}, *const whole_axes[] = {"pp", "tp"};
     p->pp = communicator_group(p->communicator, "pp");
-    p->dp = communicator_group_over(p->communicator, "dp", data_axes, 2);
-    /* The norm adds what each rank owns: shards differ over dp_shard, whole copies are counted once. */
+    p->dp = sequence_group(p->communicator, &p->run->mesh, layout);
+    if (layout_ep(layout) > 1 || layout->etp > 1)
+        expert_groups(p->communicator, &p->run->mesh, layout, p->run->config->model.moe.experts, &p->expert_parallel);
+    /* The norm adds what each rank owns: shards and experts differ over dp_shard, whole copies are counted once. */
+    bool alike = layout->zero == ZERO_0 && layout_ep(layout) == 1;
     if (layout->tp > 1) {
-        p->norm_group = layout->zero == ZERO_0 ? communicator_group_over(p->communicator, "model", whole_axes, 2)
+        p->norm_group = alike ? communicator_group_over(p->communicator, "model", whole_axes, 2)
                                                : communicator_group_over(p->communicator, "model", model_axes, 3);
         p->tensor_parallel = (struct tensor_parallel){p->communicator, communicator_group(p->communicator, "tp")};
     } else {
-        p->norm_group = layout->zero == ZERO_0 ? p->pp : communicator_group_over(p->communicator, "model", model_axes, 2);
+        p->norm_group = alike ? p->pp : communicator_group_over(p->communicator, "model", model_axes, 2);
     }
     if (p->tied_apart && (p->is_first || p->is_last)) {
         int me = rank_id(p->rank), pair[2] = {mesh_rank_at(&p->run->mesh, me, "pp", 0),
@@ -51,25 +55,42 @@ static void make_groups(struct program *p)
     }
 }
 
+static struct unit_groups dense_groups(struct program *p)
+{
+    return (struct unit_groups){communicator_group(p->communicator, "dp_shard"), p->dp, p->record->shard, p->record->tp};
+}
+
+static struct unit_groups experts_groups(struct program *p)
+{
+    const struct layout *layout = &p->run->config->layout;
+    struct expert_place place = expert_place(layout, p->run->config->model.moe.experts, p->record->shard, p->record->tp);
+    return (struct unit_groups){expert_shard_group(p->communicator, &p->run->mesh, layout), expert_data_group(p->communicator, &p->run->mesh, layout),
+                                place.shard, place.tp_copy};
+}
+
 static void add_unit(struct program *p, int index, int part)
 {
     const struct param_table *table = &p->run->params;
     int count = 0, *params = arena_alloc(p->context.arena, (size_t)table->count * sizeof *params);
     for (int i = 0; i < table->count; i++) {
-        if (table->params[i].unit == index) params[count++] = i;
+        if (table->params[i].unit == index && (part || record_has_param(p->run->record, p->record, i))) params[count++] = i;
     }
-    unit_init(&p->units[p->units_count++], &p->context, index, part, params, count, table, p->run->record->frozen);
+    struct unit *unit = &p->units[p->units_count++];
+    unit_init(unit, &p->context, index, part, params, count, table, p->run->record->frozen);
+    unit->layer_first = unit->is_experts ? unit[-1].layer_first : params[0];
 }
 
 static void make_units(struct program *p)
 {
     const struct run_config *config = p->run->config;
     int units = unit_count(&config->model);
-    p->units = arena_zalloc(p->context.arena, (size_t)(units + 1) * sizeof *p->units);
+    p->units = arena_zalloc(p->context.arena, (size_t)(gradient_unit_count(config) + 1) * sizeof *p->units);
     for (int u = 0; u < units; u++) {
         if (layout_stage_of_unit(&config->layout, &config->model, u) != p->stage) continue;
         if (p->record->units++ == 0) p->record->first_unit = u;
         add_unit(p, u, 0);
+        int layer = unit_layer_of(&config->model, u);
+        if (layer >= 0 && record_has_unit(p->run->record, p->record, unit_of_experts(&config->model, layer))) add_unit(p, unit_of_experts(&config->model, layer), 0);
     }
     if (p->tied_apart && p->is_last) add_unit(p, 0, 1);
     buckets_make(&p->context, p->units, p->units_count);
@@ -100,8 +121,7 @@ static struct program *program_new(struct rank *rank, const struct run *run)
     if (layout->reduce_scatter[0]) communicator_set_algorithm(p->communicator, "reduce_scatter", layout->reduce_scatter);
     if (run->options->watch) communicator_watch(p->communicator);
     make_groups(p);
-    p->context = (struct unit_context){.communicator = p->communicator, .data_group = p->dp, .ops = run->ops, .plan = run->plan,
-        .shard_group = communicator_group(p->communicator, "dp_shard"),
+    p->context = (struct unit_context){.communicator = p->communicator, .ops = run->ops, .plan = run->plan, .dense = dense_groups(p), .experts = experts_groups(p),
         .replicate_group = communicator_group(p->communicator, "dp_replicate"), .config = config, .watch = run->options->watch, .record = p->record, .arena = arena,
         .data_rank = p->data_rank, .data_ranks = layout_data_ranks(layout), .microbatches = layout->microbatches};
     make_units(p);

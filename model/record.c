@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "model/data.h"
+#include "model/experts.h"
 #include "model/vectors.h"
 #include "sim/assertion.h"
 #include "sim/hash.h"
@@ -73,6 +74,42 @@ struct param_table param_table_new(const struct model_config *model, struct aren
     add_param(&table, named("norm.weight", 1, model->dim, 1, true), model->layers + 1);
     if (!model->tie_embeddings) add_param(&table, named("output.weight", 2, model->vocab, model->dim, false), model->layers + 1);
     return table;
+}
+
+/* An expert's matrices are cut as the dense ones are; its output bias is whole, and added once. */
+static enum param_cut expert_cut(const struct param_info *info)
+{
+    const char *last = strrchr(info->name, '.') - 2;
+    bool is_output = !strncmp(last, "w2", 2);
+    return !is_output ? CUT_ROWS : info->is_bias ? CUT_NONE : CUT_COLUMNS;
+}
+
+struct param_table param_table_of_run(const struct run_config *config, struct arena *arena)
+{
+    struct param_table table = param_table_new(&config->model, arena);
+    for (int i = 0; i < table.count; i++) {
+        struct param *p = &table.params[i];
+        if (!p->info.is_expert) continue;
+        if (config->layout.etp > 1) p->info.cut = expert_cut(&p->info);
+        if (layout_ep(&config->layout) > 1) p->unit = unit_of_experts(&config->model, p->unit - 1);
+    }
+    return table;
+}
+
+bool record_has_unit(const struct record *record, const struct rank_record *rank, int unit)
+{
+    const struct model_config *model = &record->config.model;
+    if (unit_is_experts(model, unit) && (unit >= gradient_unit_count(&record->config) || !model_layer_has_experts(model, unit_layer_of(model, unit)))) return false;
+    return layout_stage_of_unit(&record->config.layout, model, unit_boundary(model, unit)) == rank->stage;
+}
+
+bool record_has_param(const struct record *record, const struct rank_record *rank, int param)
+{
+    const struct param *p = &record->params.params[param];
+    if (!record_has_unit(record, rank, p->unit)) return false;
+    if (!unit_is_experts(&record->config.model, p->unit)) return true;
+    struct expert_place place = expert_place(&record->config.layout, record->config.model.moe.experts, rank->shard, rank->tp);
+    return p->info.expert >= place.first && p->info.expert < place.first + place.count;
 }
 
 struct layout layout_standalone(const struct model_config *model)

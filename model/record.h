@@ -12,11 +12,24 @@
 #include "sim/ledger.h"
 #include "sim/machine.h"
 
-/* Units are what FSDP shards together: 0 = embedding, 1..layers = layers, layers+1 = head (norm, output). */
+/* Units are what FSDP shards together: 0 = embedding, 1..layers = layers, layers+1 = head (norm, output). Activations are
+ * looked at where they end. With expert parallelism the experts of layer l are a unit of their own, layers+2+l: it has
+ * gradients and parameters, and ends where its layer does. */
 static inline int unit_count(const struct model_config *m) { return m->layers + 2; }
+static inline int gradient_unit_count(const struct run_config *c) { return c->model.layers + 2 + (layout_ep(&c->layout) > 1 ? c->model.layers : 0); }
+static inline int unit_of_experts(const struct model_config *m, int layer) { return m->layers + 2 + layer; }
+static inline bool unit_is_experts(const struct model_config *m, int unit) { return unit >= m->layers + 2; }
+/* The layer that a unit is, or whose experts it is; -1: the embedding, the head. */
+static inline int unit_layer_of(const struct model_config *m, int unit)
+{
+    if (unit_is_experts(m, unit)) return unit - m->layers - 2;
+    return unit >= 1 && unit <= m->layers ? unit - 1 : -1;
+}
+/* The unit whose activations are this one's. */
+static inline int unit_boundary(const struct model_config *m, int unit) { return unit_is_experts(m, unit) ? unit_layer_of(m, unit) + 1 : unit; }
 
 /* One parameter of the model, in dataflow order. Tied: output.weight is absent; the head uses parameter 0. */
-struct param { struct param_info info; int unit; int64_t rows, columns; /* columns 1 for vectors; rows is what FSDP shards */ };
+struct param { struct param_info info; int unit /* in a parallel run's record: as its layout has it */; int64_t rows, columns; /* columns 1 for vectors; rows is what FSDP shards */ };
 struct param_table { int count; struct param *params; };
 
 /* Which sequences a micro-batch really held, as the rank read them. Recorded on first and last stage. */
@@ -119,7 +132,7 @@ struct loss_cell { int64_t valid, unshifted, positions; double weight; };
 
 #define RECORD_VECTOR(type) struct { int count, capacity; type *items; }
 struct rank_record {
-    int rank, stage, data_rank, replicate, shard, tp; /* data_rank = replicate * dp_shard + shard */
+    int rank, stage, data_rank, replicate, shard, tp; /* data_rank = replicate * dp_shard + shard, / ep where experts are replicated */
     int first_unit, units;                 /* of its stage; the tied copy on the last stage is not counted */
     RECORD_VECTOR(struct sample_fact) samples;
     RECORD_VECTOR(struct loss_fact) losses;
@@ -181,6 +194,11 @@ struct param_table param_table_new(const struct model_config *model, struct aren
 uint64_t version_digest(uint64_t digest, uint64_t checksum);
 
 /* ---- what follows from the layout alone ---- */
+/* The parameters as a run splits them: experts' may be units of their own (ep), and cut over tp (etp). */
+struct param_table param_table_of_run(const struct run_config *config, struct arena *arena);
+/* Has this rank the unit, or some of it; the parameter? */
+bool record_has_unit(const struct record *record, const struct rank_record *rank, int unit);
+bool record_has_param(const struct record *record, const struct rank_record *rank, int param);
 int layout_stage_of_unit(const struct layout *layout, const struct model_config *model, int unit);
 int layout_sequences_per_microbatch(const struct run_config *config);
 /* All-data-ranks count of valid tokens of a step, from the data (not from the run). */

@@ -9,13 +9,35 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* ---- expert parallelism ----
+ * Rows on their way to other ranks' experts and back, by tags (below). all_to_all: HOME and GRAD_HOME, SENT and GRAD_SENT are of
+ * own rows, one by one; all_gather and replicated: of own tokens, whose rows' results come home summed (SENT: nothing is noted
+ * that `normed` does not say). READ and GAVE: of the rows that the rank's experts compute. */
+enum dispatch_stage { DISPATCH_SENT, DISPATCH_READ, DISPATCH_GAVE, DISPATCH_HOME, DISPATCH_GRAD_SENT, DISPATCH_GRAD_READ, DISPATCH_GRAD_GAVE,
+                      DISPATCH_GRAD_HOME, DISPATCH_STAGES };
+struct dispatch_fact {
+    int members, me;                        /* of the expert-parallel group; 0: there is none */
+    const int *ranks;                       /* [members] */
+    int copies; const int *copy_ranks;      /* tp ranks with the same tokens that share them out; 0: nobody */
+    bool one_by_one, everywhere;            /* all_to_all; replicated */
+    int first, experts;                     /* of this rank */
+    int64_t first_token, tokens;            /* whose rows it sends */
+    const int64_t *sent;                    /* [experts of the model]: own rows */
+    const int64_t *arrived;                 /* [members * experts]: rows that it takes to be from each member */
+    int64_t rows[DISPATCH_STAGES];
+    const double *tags[DISPATCH_STAGES];    /* NULL: not noted */
+    const double *weight, *gate;            /* [rows that its experts compute], not one by one: a row's weight; the gradient of it */
+};
+
 /* Inner products with one fixed vector stand for rows: equal rows have equal tags, and tags add as rows do. */
 struct routing_fact {
     int step, microbatch, unit, first_sequence /* due, of the step */;
     int64_t tokens;
     int experts, top_k, cells;
     const int64_t *cell_first;              /* [cells + 1]: tokens */
-    const int64_t *load;                    /* [experts]: rows that an expert computed */
+    const int64_t *load;                    /* [experts]: own rows that an expert computed, wherever it is */
+    const int64_t *computed;                /* [experts]: rows that this rank computed, whosever they are */
+    struct dispatch_fact dispatch;
     const int64_t *counted;                 /* [experts]: what this micro-batch added to the counts behind the bias; NULL: no bias */
     int64_t dropped;                        /* pairs of (token, choice) that found no room */
     /* One a cell: the auxiliary losses, and what their gradient was multiplied by (0 before the backward). */
@@ -34,12 +56,20 @@ struct routing_fact {
     const int64_t *first;                   /* [experts + 1]: whose rows they were when they were sorted */
     const int64_t *bounds;                  /* [experts + 1]: whose weights they were multiplied with */
     const int32_t *slot, *from, *back;      /* [rows]: token * top_k + choice that it is; token it was gathered from; slot its result went to */
-    const double *in, *out;                 /* [rows]: tags of what an expert read and gave */
+    int64_t seen_first, seen_tokens;        /* the tokens whose rows went out from here one by one and came back: without expert parallelism all */
+    const double *in, *out;                 /* [rows]: tags of what an expert read and gave, of rows of those tokens */
     const double *out_size;                 /* [rows]: the same sum of what it gave, of magnitudes */
     const double *normed, *routed;          /* [tokens]: tags of what all experts were offered, and of what they gave together */
     const double *gate_due;                 /* [tokens * top_k]: from the backward on: <an expert's output, the gradient of the sum> */
     const double *gate;                     /* what the router's backward was given for it */
 };
+
+/* Have in, out and out_size something to say of a row? */
+static inline bool routing_row_is_seen(const struct routing_fact *fact, int32_t slot)
+{
+    int64_t token = slot / fact->top_k;
+    return token >= fact->seen_first && token < fact->seen_first + fact->seen_tokens;
+}
 
 /* The selection bias of a layer at the end of a step. */
 struct balance_fact {

@@ -7,6 +7,7 @@
  * (which divides by them again), else 1. So every valid token weighs 1/N in every gradient, however the batch is
  * cut. A micro-batch that holds several of the cut (the standalone run) weighs each sequence as due in its own. */
 #include "model/balance.h"
+#include "model/choices.h"
 #include "model/loss_convention.h"
 #include "model/program.h"
 
@@ -169,7 +170,7 @@ static struct layer_context layer_context(struct program *p, struct microbatch *
     return (struct layer_context){.model = &config->model, .ops = p->run->ops, .precision = &config->precision, .seq = config->model.seq,
         .batch = layout_sequences_per_microbatch(config), .positions = mb->positions,
         .documents = config->model.document_mask ? mb->documents : NULL, .scratch = p->scratch,
-        .tp = config->layout.tp > 1 ? &p->tensor_parallel : NULL, .sequence_split = layout_slices_sequences(&config->layout), .plan = p->run->plan, .where = WHERE_NONE, .record = p->record, .watch = p->run->options->watch,
+        .tp = config->layout.tp > 1 ? &p->tensor_parallel : NULL, .ep = layout_ep(&config->layout) > 1 || config->layout.etp > 1 ? &p->expert_parallel : NULL, .sequence_split = layout_slices_sequences(&config->layout), .plan = p->run->plan, .where = WHERE_NONE, .record = p->record, .watch = p->run->options->watch,
         .recompute = recompute_within(&config->layout.recompute),
         .dropout = {.seed = config->seed, .step = p->step, .first_sequence = mb->first_sequence,
                     .of_rank_0 = mb->first_sequence - (int64_t)p->data_rank * (config->train.global_batch / p->context.data_ranks),
@@ -198,13 +199,47 @@ static void enter_layer(struct program *p, struct layer_context *context, struct
     context->note_owner = look;
 }
 
-/* The unit's parameters, or gradients, as tensors; from the scratch arena. */
+/* The unit of a layer's experts, where they are apart (ep): it stands behind the layer's. */
+static struct unit *experts_of(struct program *p, struct unit *unit)
+{
+    bool any = unit + 1 < p->units + p->units_count && unit[1].is_experts;
+    return any ? unit + 1 : NULL;
+}
+
+/* A layer's parameters, or gradients, as tensors, those of its experts on other ranks without data; from the scratch arena. */
 static struct tensor *weights_of(struct program *p, struct unit *unit, bool gradients)
 {
-    struct tensor *weights = arena_alloc(p->scratch, (size_t)unit->count * sizeof *weights);
-    for (int i = 0; i < unit->count; i++)
-        weights[i] = gradients ? unit_grad_tensor(unit, i, storage_of(p)) : unit_param_tensor(unit, i, storage_of(p));
+    int count = layer_params_count(&p->run->config->model, unit->index - 1) + 1; /* and an adapter */
+    struct tensor *weights = arena_zalloc(p->scratch, (size_t)count * sizeof *weights);
+    for (struct unit *of = unit; of; of = of == unit ? experts_of(p, unit) : NULL) {
+        for (int i = 0; i < of->count; i++)
+            weights[of->params[i].param - unit->layer_first] = gradients ? unit_grad_tensor(of, i, storage_of(p)) : unit_param_tensor(of, i, storage_of(p));
+    }
     return weights;
+}
+
+/* A deferred weight gradient that is lost: it is computed into memory that nobody reads. */
+static void lose_gradients(struct program *p, const struct unit *unit, const struct unit *experts, struct tensor *gradients)
+{
+    for (int i = 0; i < experts->count; i++) {
+        struct tensor *t = &gradients[experts->params[i].param - unit->layer_first];
+        t->data = arena_zalloc(p->scratch, (size_t)tensor_bytes(*t));
+    }
+}
+
+/* What rides with a micro-batch's gradient to its experts, and where what they get is put. */
+static void send_contribution(struct program *p, struct microbatch *mb, struct unit *experts)
+{
+    struct expert_parallel *ep = &p->expert_parallel;
+    size_t bytes = experts->probe_count * format_storage_bytes(storage_of(p));
+    ep->probes = mb->output_probes;
+    ep->probe_count = experts->probe_count;
+    ep->ledger = &mb->grad_ledger;
+    ep->arrived_probes = experts->arrived_probes;
+    ep->arrived_ledger = &experts->arrived_ledger;
+    ep->middle_ledger = &p->middle_ledger;
+    memset(experts->arrived_probes, 0, bytes);
+    ledger_clear(&experts->arrived_ledger);
 }
 
 /* Unshards a unit for use, and starts the all-gathers of those that compute next: `by` +1 in a forward, -1 in a
@@ -355,9 +390,11 @@ void stage_forward(struct program *p, int microbatch)
     if (!p->is_first && p->run->options->look) record_rows(p, microbatch, p->record->first_unit, &site_pp_stage_input, 0, x);
     for (int i = 0; i < p->units_count; i++) {
         struct unit *unit = &p->units[i];
-        if (unit->part || unit->index == model->layers + 1) continue;
+        if (unit->part || unit->is_experts || unit->index == model->layers + 1) continue;
         struct where where = program_where(p, microbatch, unit->index);
+        struct unit *experts = experts_of(p, unit);
         unshard(p, unit, where, false);
+        if (experts) unshard(p, experts, where, false);
         struct tensor y = tensor_2d(arena_alloc(mb->arena, (size_t)(slice_rows(p) * model->dim) * format_storage_bytes(storage_of(p))),
                                     storage_of(p), slice_rows(p), model->dim);
         if (unit->index == 0) {
@@ -380,6 +417,7 @@ void stage_forward(struct program *p, int microbatch)
         if (p->run->options->look) record_rows(p, microbatch, unit->index, &site_layer_forward, 0, y);
         if (p->run->config->layout.reshard_after_forward && !(unit->index == 0 && p->is_last && model->tie_embeddings)) {
             unit_reshard(unit, storage_of(p));
+            if (experts) unit_reshard(experts, storage_of(p));
         }
         x = y;
     }
@@ -388,8 +426,8 @@ void stage_forward(struct program *p, int microbatch)
     reshard_after_forward(p);
 }
 
-/* A unit's weight gradient is done: note what went in, let the strategy reduce. */
-static void gradient_done(struct program *p, int microbatch, struct microbatch *mb, struct unit *unit, int part)
+/* A unit's weight gradient is done: note what went in. */
+static void gradient_done(struct program *p, int microbatch, struct unit *unit, const void *probes, const struct ledger *ledger, int part)
 {
     const struct ops *ops = p->run->ops;
     struct where where = program_where(p, microbatch, unit->index);
@@ -402,9 +440,9 @@ static void gradient_done(struct program *p, int microbatch, struct microbatch *
     }
     if (unit->trained_count == 0) return; /* frozen */
     vector_round(unit->grad, unit->trained_count, storage_of(p), unit->is_narrow ? FORMAT_BF16 : p->run->config->precision.accumulate);
-    ops->vector_add(unit->grad_probes, unit->grad_probes, mb->output_probes, unit->probe_count);
-    for (int i = 0; i < mb->grad_ledger.count; i++) {
-        struct ledger_term term = mb->grad_ledger.terms[i];
+    ops->vector_add(unit->grad_probes, unit->grad_probes, probes, unit->probe_count);
+    for (int i = 0; i < ledger->count; i++) {
+        struct ledger_term term = ledger->terms[i];
         term.origin.part = part;
         ledger_add_term(&unit->grad_ledger, term.origin, term.times, term.scale);
     }
@@ -451,8 +489,8 @@ static void head_run_backward(struct program *p, int microbatch, struct microbat
     if (p->run->plan) tensor_round(dx, p->run->config->precision.residual);
     record_sketches(p, microbatch, head_index, SKETCH_BACKWARD_OUT, dx);
     advance(p, 2 * head_flops(p));
-    gradient_done(p, microbatch, mb, head, 0);
-    if (output != head) gradient_done(p, microbatch, mb, output, 1);
+    gradient_done(p, microbatch, head, mb->output_probes, &mb->grad_ledger, 0);
+    if (output != head) gradient_done(p, microbatch, output, mb->output_probes, &mb->grad_ledger, 1);
     post_backward(p, microbatch, head);
     if (output != head && output->part == 1) post_backward(p, microbatch, output);
     mb->output_grad = dx;
@@ -467,24 +505,32 @@ void stage_backward(struct program *p, int microbatch)
     else record_sketches(p, microbatch, p->record->first_unit + p->record->units - 1, SKETCH_BACKWARD_IN, mb->output_grad);
     for (int i = p->units_count - 1; i >= 0; i--) {
         struct unit *unit = &p->units[i];
-        if (unit->part || unit->index == model->layers + 1) continue;
+        if (unit->part || unit->is_experts || unit->index == model->layers + 1) continue;
         struct where where = program_where(p, microbatch, unit->index);
         struct tensor dy = mb->output_grad;
+        struct unit *experts = experts_of(p, unit);
         unit_begin_gradient(unit, &p->context, where);
+        if (experts) unit_begin_gradient(experts, &p->context, where);
         if (unit->index == 0) {
             context.where = where;
             embedding_backward(&context, unit_grad_tensor(unit, 0, storage_of(p)), mb->tokens, dy);
         } else {
             void *probes;
             struct tensor dx = gradient_buffer(p, mb, &probes);
+            if (experts) unshard(p, experts, where, true);
             unshard(p, unit, where, true);
             enter_layer(p, &context, NULL, unit, microbatch);
             struct arena_mark scratch = arena_mark(p->scratch), mark = arena_mark(mb->arena); /* what the weights' part needs of the input's dies with it */
             struct tensor *weights = weights_of(p, unit, false), *gradients = weights_of(p, unit, true);
             context.router = balance_enter(p, mb, unit, microbatch, true);
+            if (experts) send_contribution(p, mb, experts);
+            bool computes = !experts || choice_site(p->run->plan, p->record, &site_ep_weight_gradient, where, experts->index, true);
+            if (!computes) lose_gradients(p, unit, experts, gradients);
             recompute_layer(p, microbatch, i, &context, weights);
             layer_backward_input(&context, dx, dy, weights, mb->layers[i], mb->arena);
             layer_backward_weight(&context, gradients, mb->layers[i]);
+            if (!computes) ledger_clear(&experts->arrived_ledger);
+            if (!computes) memset(experts->arrived_probes, 0, experts->probe_count * format_storage_bytes(storage_of(p)));
             adapter_backward(p, mb, unit, dy);
             recompute_note_held(p);
             mb->layers[i] = NULL;
@@ -499,7 +545,11 @@ void stage_backward(struct program *p, int microbatch)
             mb->output_grad = dx;
             mb->output_probes = probes;
         }
-        gradient_done(p, microbatch, mb, unit, 0);
+        if (experts) {
+            gradient_done(p, microbatch, experts, experts->arrived_probes, &experts->arrived_ledger, 0);
+            post_backward(p, microbatch, experts);
+        }
+        gradient_done(p, microbatch, unit, mb->output_probes, &mb->grad_ledger, 0);
         post_backward(p, microbatch, unit);
     }
     mb->input_grad = mb->output_grad;

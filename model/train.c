@@ -37,7 +37,7 @@ static struct record *record_new(const struct run_config *config)
     record->arena = arena_new("record", false);
     record->ranks = layout_ranks(layout);
     record->mesh = make_mesh(layout);
-    record->params = param_table_new(&config->model, record->arena);
+    record->params = param_table_of_run(config, record->arena);
     record->frozen = frozen_params(record);
     record->rank = arena_zalloc(record->arena, (size_t)record->ranks * sizeof *record->rank);
     for (int r = 0; r < record->ranks; r++) {
@@ -47,7 +47,7 @@ static struct record *record_new(const struct run_config *config)
         rank->replicate = mesh_coordinate(&record->mesh, r, "dp_replicate");
         rank->shard = mesh_coordinate(&record->mesh, r, "dp_shard");
         rank->tp = mesh_coordinate(&record->mesh, r, "tp");
-        rank->data_rank = rank->replicate * layout->dp_shard + rank->shard;
+        rank->data_rank = (rank->replicate * layout->dp_shard + rank->shard) / layout_shards_alike(layout);
         rank->arena = arena_new("rank record", false);
     }
     return record;

@@ -28,6 +28,7 @@ struct param_info {
     int dims;                       /* 1 or 2 */
     int64_t shape[2];               /* [out, in]; vectors [width] */
     bool is_bias, is_norm, is_embedding, is_adapter;
+    bool is_expert; int expert;     /* of a routed expert: which */
     bool writes_residual;           /* a matrix whose output is added to the residual stream */
     int64_t fan_in;                 /* of a bias: its matrix' */
     enum param_cut cut;             /* how tensor parallelism splits it */
@@ -57,8 +58,8 @@ struct expert_parallel {
     int first, count;                     /* experts of this rank */
     /* Backward. What rides with a gradient to the experts that it goes to, where it becomes a part of theirs: the sender's
      * probes and ledger (model/unit.h), and the sum of what arrived, this rank's own included. NULL: nobody looks. */
-    const void *probes; size_t probe_count; const struct ledger *ledger;
-    void *arrived_probes; struct ledger *arrived_ledger;
+    const void *probes; size_t probe_count; struct ledger *ledger; /* probes, ledger NULL: this rank sends zeros, nothing */
+    void *arrived_probes; struct ledger *arrived_ledger, *middle_ledger /* in two steps: room */;
 };
 /* Dropout of what a block adds to the residual stream: see layers/dropout.c. */
 enum dropout_place { DROPOUT_ATTENTION, DROPOUT_FEED_FORWARD, DROPOUT_PLACES };

@@ -15,9 +15,22 @@ static size_t padded(int64_t elements)
     return (size_t)((elements + 15) / 16 * 16);
 }
 
-static int owner_index(const struct unit_context *context)
+static int owner_index(const struct unit *unit, const struct unit_context *context)
 {
-    return context->config->layout.zero == ZERO_0 ? 0 : context->shard_group->me;
+    return context->config->layout.zero == ZERO_0 ? 0 : unit->groups->shard->me;
+}
+
+int unit_find_param(const struct unit *unit, int param)
+{
+    for (int i = 0; i < unit->count; i++) {
+        if (unit->params[i].param == param) return i;
+    }
+    return -1;
+}
+
+bool unit_is_first_copy(const struct unit *unit, const struct unit_context *context)
+{
+    return context->config->layout.zero != ZERO_0 || unit->groups->shard_index == 0;
 }
 
 /* Offsets: the trained parameters first, then the frozen ones. */
@@ -43,8 +56,10 @@ static bool is_known_whole(const struct unit_context *context, const struct unit
 void unit_init(struct unit *unit, const struct unit_context *context, int index, int part, const int *params,
                int params_count, const struct param_table *table, const bool *frozen)
 {
-    int shards = context->shard_group->size;
-    *unit = (struct unit){.index = index, .part = part, .count = params_count,
+    bool is_experts = unit_is_experts(&context->config->model, index);
+    const struct unit_groups *groups = is_experts ? &context->experts : &context->dense;
+    int shards = groups->shard->size;
+    *unit = (struct unit){.index = index, .part = part, .count = params_count, .is_experts = is_experts, .groups = groups,
                           .params = arena_zalloc(context->arena, (size_t)params_count * sizeof(struct unit_param)),
                           .sharded = context->config->layout.zero == ZERO_3};
     for (int i = 0; i < params_count; i++) {
@@ -122,7 +137,7 @@ void unit_own(struct unit *unit, const struct unit_context *context)
 {
     enum format storage = context->ops->storage;
     size_t bytes = format_storage_bytes(storage);
-    int me = owner_index(context);
+    int me = owner_index(unit, context);
     ASSERT(unit->pieces_count >= 1);
     unit->slices = arena_zalloc(context->arena, (size_t)(unit->count * (unit->pieces_count + 1)) * sizeof *unit->slices);
     if (unit->sharded) own_rows(unit, me);
@@ -135,6 +150,7 @@ void unit_own(struct unit *unit, const struct unit_context *context)
     unit->unsharded = !unit->sharded;
     unit->grad = arena_zalloc(context->arena, unit->full_count * bytes);
     unit->grad_probes = arena_zalloc(context->arena, unit->probe_count * bytes);
+    if (unit->is_experts) unit->arrived_probes = arena_zalloc(context->arena, unit->probe_count * bytes);
     unit->reduced = arena_zalloc(context->arena, reduced * bytes);
     if (context->replicate_group->size > 1 && context->config->layout.zero >= ZERO_2)
         unit->partial = arena_zalloc(context->arena, reduced * bytes);
@@ -199,7 +215,7 @@ void unit_load(struct unit *unit, const struct unit_context *context, void *cons
     vector_round(unit->full, unit->full_count, storage, precision->param);
     ledger_clear(&unit->full_version);
     unit_note_full(unit, context, 0);
-    int shards = context->config->layout.zero == ZERO_0 ? 1 : context->shard_group->size;
+    int shards = context->config->layout.zero == ZERO_0 ? 1 : unit->groups->shard->size;
     for (int s = 0; s < shards; s++) {
         if (shards == 1 || unit->owners[s])
             ledger_add_term(&unit->full_version, (struct origin){0, s, -1, unit->index}, 1, 1);
@@ -211,6 +227,7 @@ void unit_done(struct unit *unit)
     ledger_done(&unit->shard_version);
     ledger_done(&unit->full_version);
     ledger_done(&unit->grad_ledger);
+    ledger_done(&unit->arrived_ledger);
     ledger_done(&unit->summed_ledger);
     for (int k = 0; k < unit->pieces_count; k++) {
         ledger_done(&unit->pieces[k].reduced_ledger);

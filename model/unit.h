@@ -6,7 +6,7 @@
  *   zero 2      the same parts, but gradients reduce-scattered, so that a rank gets its own part's sum alone
  *   zero 3      FSDP2: each parameter cut along dimension 0 into ceil(rows/S) rows a rank (the last ones may have
  *               fewer, or none; padded so that all move equal counts); unshard = all-gather before use
- * S = dp_shard. Over dp_replicate copies of shards are kept equal by an all-reduce of the reduced gradient (HSDP).
+ * S = dp_shard, of experts the ranks of it with the same ones (experts.h). Over dp_replicate copies of shards are kept equal by an all-reduce of the reduced gradient (HSDP).
  * How gradients travel is bucket.h's.
  *
  * A rank owns slices: runs of elements of parameters. Master values, reduced gradient and moments are stored for
@@ -47,8 +47,14 @@ struct slice {                       /* what this rank owns of a parameter */
 /* A run of a unit's trained elements within one bucket (bucket.h). */
 struct unit_piece { size_t from, count; size_t own_from, own_count, own_at; struct ledger reduced_ledger, partial_ledger; };
 
+/* Whom a unit's parameters are shared with: the ranks that shard them within one dp_replicate, and those of all replicas. */
+struct unit_groups { struct group *shard, *data; int shard_index, tp_copy; /* this rank's among them; which of the tp ranks that hold the same it is */ };
+
 struct unit {
     int index, part;                 /* unit number; part 1: the tied copy of unit 0 on the last stage */
+    bool is_experts;                 /* of a layer, apart from the rest of it (ep) */
+    const struct unit_groups *groups;
+    int layer_first;                 /* of a layer: the param that its list begins with */
     int count;
     struct unit_param *params;        /* [count] */
     struct slice *slices; int slices_count;
@@ -63,6 +69,7 @@ struct unit {
     void *captured;                  /* the optimizer's, where it holds others (fsdp.optimizer_params) */
     void *full;                      /* [full_count], rounded to precision.param */
     void *grad, *grad_probes;        /* accumulator of the backward: [full_count], [probe_count] */
+    void *arrived_probes; struct ledger arrived_ledger; /* experts: whose gradients a micro-batch's backward brought here, of the whole ep group */
     void *reduced;                   /* [shard_trained_count + pieces_count * probe_count]: summed over ranks */
     void *partial;                   /* the same, with HSDP: set aside (hsdp.accumulate) */
     void *moment1, *moment2;         /* [shard_trained_count] */
@@ -82,9 +89,8 @@ struct unit {
 /* What a unit needs from its rank. */
 struct unit_context {
     struct communicator *communicator;
-    struct group *shard_group;       /* dp_shard */
+    struct unit_groups dense, experts;
     struct group *replicate_group;   /* dp_replicate */
-    struct group *data_group;        /* both */
     const struct ops *ops;
     const struct run_config *config;
     struct site_plan *plan;
@@ -100,16 +106,19 @@ static inline enum format unit_storage(const struct unit_context *context)
     return context->ops->storage;
 }
 
-/* The layer that a unit is; -1: the embedding, the head. */
 static inline int unit_layer(const struct unit_context *context, int index)
 {
-    return index >= 1 && index <= context->config->model.layers ? index - 1 : -1;
+    return unit_layer_of(&context->config->model, index);
 }
 
 /* ---- unit.c ---- */
 /* `frozen`: by index into the param_table. */
 void unit_init(struct unit *unit, const struct unit_context *context, int index, int part, const int *params,
                int params_count, const struct param_table *table, const bool *frozen);
+/* The unit's own number of a parameter; -1: it has not got it. */
+int unit_find_param(const struct unit *unit, int param);
+/* Of the copies of whole parameters over the shard group, is this rank's the first? Where something is sharded there are none. */
+bool unit_is_first_copy(const struct unit *unit, const struct unit_context *context);
 /* Once its pieces are known (zero 1 and 2: from the buckets): what this rank owns, and the arrays for it. */
 void unit_own(struct unit *unit, const struct unit_context *context);
 void unit_load(struct unit *unit, const struct unit_context *context, void *const *initial);

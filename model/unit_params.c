@@ -48,12 +48,12 @@ void unit_unshard_start(struct unit *unit, const struct unit_context *context, s
 {
     if (unit->unsharded || unit->gathering) return;
     enum format storage = context->ops->storage;
-    size_t shards = (size_t)context->shard_group->size;
+    size_t shards = (size_t)unit->groups->shard->size;
     struct comm how = {.site = &site_fsdp_unshard, .where = where};
     if (!unit->gathered) unit->gathered = arena_alloc(context->arena, unit->shard_count * shards * format_storage_bytes(storage));
     struct buffer in = {unit->master, unit->shard_count, storage, context->config->precision.param, &unit->shard_version};
     struct buffer out = {unit->gathered, unit->shard_count * shards, storage, context->config->precision.param, &unit->full_version};
-    unit->gathering = all_gather_start(context->communicator, context->shard_group, &how, out, in, NULL);
+    unit->gathering = all_gather_start(context->communicator, unit->groups->shard, &how, out, in, NULL);
 }
 
 static void put_in_place(struct unit *unit, const struct unit_context *context)
@@ -62,7 +62,7 @@ static void put_in_place(struct unit *unit, const struct unit_context *context)
     size_t bytes = format_storage_bytes(storage);
     for (int i = 0; i < unit->count; i++) {
         const struct unit_param *p = &unit->params[i];
-        for (size_t s = 0; s < (size_t)context->shard_group->size; s++) {
+        for (size_t s = 0; s < (size_t)unit->groups->shard->size; s++) {
             int64_t first = p->shard_rows * (int64_t)s, rows = p->rows - first;
             if (rows <= 0) break;
             if (rows > p->shard_rows) rows = p->shard_rows;
@@ -79,7 +79,7 @@ void unit_unshard(struct unit *unit, const struct unit_context *context, struct 
         unit_unshard_start(unit, context, where);
         collective_wait(context->communicator, unit->gathering);
         unit->gathering = NULL;
-        size_t bytes = unit->shard_count * (size_t)context->shard_group->size * format_storage_bytes(context->ops->storage);
+        size_t bytes = unit->shard_count * (size_t)unit->groups->shard->size * format_storage_bytes(context->ops->storage);
         communicator_reads(context->communicator, unit->gathered, bytes, backward ? &site_layer_backward : &site_layer_forward, where);
         put_in_place(unit, context);
         unit->unsharded = true;

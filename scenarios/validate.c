@@ -188,6 +188,69 @@ static bool check_sequence_parallel(struct reader *reader, const struct model_co
                              "a mixture of experts is not built with sequence_parallel yet; allowed: experts 0, tp 1, or sequence_parallel false");
 }
 
+static bool check_expert_layout(struct reader *reader, const struct model_config *m, const struct layout *l)
+{
+    char list[LIST_TEXT];
+    int axis = l->dp_shard * (l->experts_over_tp ? l->tp : 1);
+    if (m->moe.experts == 0) {
+        return reader_fail_among(reader, BLAME("parallel.ep", "model.moe.experts"), "ep %d, and the model has no experts; allowed: 1, or a model.moe.experts that splits into %d", l->ep, l->ep);
+    }
+    if (axis % l->ep != 0) {
+        if (l->experts_over_tp)
+            return reader_fail_among(reader, BLAME("parallel.ep", "parallel.dp_shard", "parallel.tp"), "dp_shard %d x tp %d = %d ranks do not split into groups of ep %d: %d / %d = %.2f; allowed ep: %s",
+                                     l->dp_shard, l->tp, axis, l->ep, axis, l->ep, (double)axis / l->ep, divisors(axis, axis, list));
+        reader_fail_among(reader, BLAME("parallel.ep", "parallel.dp_shard"), "dp_shard %d does not split into groups of ep %d: %d / %d = %.2f; allowed ep: %s", axis, l->ep,
+                          axis, l->ep, (double)axis / l->ep, divisors(axis, axis, list));
+        if (l->tp > 1) error_hint(reader->error, "with parallel.experts.over_tp the groups span dp_shard x tp = %d ranks", axis * l->tp);
+        return false;
+    }
+    if (l->experts_over_tp && l->ep % l->tp != 0 && l->tp % l->ep != 0) {
+        return reader_fail_among(reader, BLAME("parallel.ep", "parallel.tp", "parallel.experts.over_tp"),
+                                 "groups of ep %d over tp %d would hold some tokens' ranks in part: %d / %d = %.2f; allowed: an ep that divides tp or is a multiple of it",
+                                 l->ep, l->tp, l->ep, l->tp, (double)l->ep / l->tp);
+    }
+    if (m->moe.experts % l->ep != 0) {
+        return reader_fail_among(reader, BLAME("parallel.ep", "model.moe.experts"), "experts %d do not split into ep %d: %d / %d = %.2f; allowed ep: %s", m->moe.experts, l->ep,
+                                 m->moe.experts, l->ep, (double)m->moe.experts / l->ep, divisors(m->moe.experts, axis, list));
+    }
+    return true;
+}
+
+/* How an expert's matrices are split, and how tokens come to them. */
+static bool check_expert_parts(struct reader *reader, const struct model_config *m, const struct layout *l)
+{
+    char list[LIST_TEXT];
+    if (l->etp != 1 && l->etp != l->tp) {
+        return reader_fail_among(reader, BLAME("parallel.etp", "parallel.tp"), "etp %d with tp %d; allowed: 1, or %d, which is tp", l->etp, l->tp, l->tp);
+    }
+    if (l->etp > 1 && m->moe.experts == 0) return reader_fail_among(reader, BLAME("parallel.etp", "model.moe.experts"), "etp %d, and the model has no experts; allowed: 1", l->etp);
+    if (l->etp > 1 && l->experts_over_tp) {
+        return reader_fail_among(reader, BLAME("parallel.etp", "parallel.experts.over_tp"),
+                                 "etp %d splits each expert over the tp ranks, and over_tp gives each of them experts of its own; allowed: one of the two", l->etp);
+    }
+    if (l->etp > 1 && m->moe.expert_ffn % l->etp != 0) {
+        return reader_fail_among(reader, BLAME("parallel.etp", "model.moe.expert_ffn"), "expert_ffn %d does not split into etp %d: %d / %d = %.2f; nearest expert_ffn: %s",
+                                 m->moe.expert_ffn, l->etp, m->moe.expert_ffn, l->etp, (double)m->moe.expert_ffn / l->etp, multiples(m->moe.expert_ffn, l->etp, list));
+    }
+    if (l->experts_over_tp && l->dispatcher == DISPATCH_REPLICATED) {
+        return reader_fail_among(reader, BLAME("parallel.experts.dispatcher", "parallel.experts.over_tp"),
+                                 "dispatcher replicated with over_tp: ranks of one tp group hold the same tokens already; allowed: all_to_all or all_gather, or over_tp false");
+    }
+    if (l->ep_inner > 1 && (l->dispatcher != DISPATCH_ALL_TO_ALL || l->ep % l->ep_inner != 0)) {
+        if (l->dispatcher != DISPATCH_ALL_TO_ALL)
+            return reader_fail_among(reader, BLAME("parallel.experts.inner_group", "parallel.experts.dispatcher"),
+                                     "inner_group %d is a step of an all-to-all, and the dispatcher is another; allowed: 1, or dispatcher all_to_all", l->ep_inner);
+        return reader_fail_among(reader, BLAME("parallel.experts.inner_group", "parallel.ep"), "ep %d does not split into inner groups of %d: %d / %d = %.2f; allowed inner_group: %s",
+                                 l->ep, l->ep_inner, l->ep, l->ep_inner, (double)l->ep / l->ep_inner, divisors(l->ep, l->ep, list));
+    }
+    return true;
+}
+
+static bool check_expert_parallel(struct reader *reader, const struct model_config *m, const struct layout *l)
+{
+    return (l->ep == 1 || check_expert_layout(reader, m, l)) && check_expert_parts(reader, m, l);
+}
+
 static bool check_layers(struct reader *reader, int layers, struct layout *l)
 {
     const cJSON *list = reader_item(reader, "parallel.pipeline.layers_per_stage");
@@ -382,7 +445,7 @@ bool validate_scenario(struct reader *reader, struct draft *draft)
     return set_architecture(reader, draft) && check_latent(reader, draft, &config->model) && check_experts(reader, draft, &config->model.moe) &&
            check_heads(reader, draft, &config->model) && check_adapter(reader, &config->model) && check_ranks(reader, l) &&
            check_tensor_parallel(reader, &config->model, l->tp) && check_sequence_parallel(reader, &config->model, l) &&
-           check_layers(reader, config->model.layers, l) && check_sharding(reader, l) &&
+           check_expert_parallel(reader, &config->model, l) && check_layers(reader, config->model.layers, l) && check_sharding(reader, l) &&
            check_batch(reader, config->train.global_batch, l) && read_recompute(reader, config) && set_precision(reader, draft) && check_frozen(reader, config);
 }
 

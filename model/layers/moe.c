@@ -20,11 +20,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "model/choices.h"
 #include "model/deviations.h"
+#include "model/layers/dispatch.h"
 #include "model/layers/dropout.h"
 #include "model/layers/layers.h"
 #include "model/layers/linear.h"
+#include "model/layers/moe_network.h"
 #include "model/layers/moe_note.h"
 #include "model/layers/router.h"
 #include "model/layers/tensor_parallel.h"
@@ -33,7 +34,6 @@
 #include "sim/assertion.h"
 
 enum { NORM, ROUTER, FIRST_NETWORK };
-enum { W1, W2, W3, B1, B2, B3 }; /* of a network; biases only where model.bias */
 
 static int network_params(const struct model_config *model)
 {
@@ -72,111 +72,12 @@ int moe_params(const struct model_config *model, int layer, struct param_info *r
     for (int e = 0; e < model->moe.experts; e++) {
         snprintf(name, sizeof name, "experts.%d", e);
         describe_network(model, layer, name, model->moe.expert_ffn, expert_at(model, e), ret);
+        for (int i = expert_at(model, e); i < expert_at(model, e + 1); i++) {
+            ret[i].is_expert = true;
+            ret[i].expert = e;
+        }
     }
     return moe_params(model, layer, NULL);
-}
-
-/* ---- one network on the rows it is given ---- */
-
-struct network_saved {
-    struct tensor in;                       /* [rows, C] */
-    struct tensor gate, up, activated;      /* [rows, F] */
-    struct tensor d_out, d_gate, d_up;      /* from the backward on */
-};
-
-static struct tensor matrix_alloc(const struct layer_context *context, int64_t rows, int64_t columns, struct arena *arena)
-{
-    enum format storage = context->ops->storage;
-    size_t bytes = (size_t)(rows * columns) * format_storage_bytes(storage);
-    return tensor_2d(arena_alloc(arena, bytes ? bytes : 1), storage, rows, columns);
-}
-
-static void activate(const struct layer_context *context, struct network_saved *saved)
-{
-    context->ops->swiglu_forward(saved->activated, saved->gate, saved->up);
-    tensor_round(saved->activated, precision_activation(context->precision));
-}
-
-/* is_cut: tensor parallelism splits it; last_bias: whether b2 is added. */
-static void network_forward(const struct layer_context *context, struct network_saved *saved, struct tensor out, struct tensor in,
-                            const struct tensor *weights, bool is_cut, bool last_bias, struct arena *arena)
-{
-    struct tensor none = {.data = NULL};
-    enum format format = precision_activation(context->precision);
-    int64_t rows = in.shape[0], ffn = weights[W1].shape[0];
-    saved->in = in;
-    saved->gate = matrix_alloc(context, rows, ffn, arena);
-    saved->up = matrix_alloc(context, rows, ffn, arena);
-    if (rows == 0) return;
-    struct arena_mark mark = arena_mark(context->scratch);
-    saved->activated = matrix_alloc(context, rows, ffn, layer_keeps(context, RECOMPUTE_MOE_ACTIVATION, arena));
-    linear_forward(context, format, saved->gate, in, weights[W1], layer_bias(context, weights, B1));
-    linear_forward(context, format, saved->up, in, weights[W3], layer_bias(context, weights, B3));
-    activate(context, saved);
-    struct tensor bias = last_bias ? layer_bias(context, weights, B2) : none;
-    if (is_cut) row_parallel_forward(context, format, out, saved->activated, weights[W2], bias);
-    else linear_forward(context, format, out, saved->activated, weights[W2], bias);
-    arena_release(context->scratch, mark);
-}
-
-static void network_backward_input(const struct layer_context *context, struct network_saved *saved, struct tensor d_in,
-                                   struct tensor d_out, const struct tensor *weights, struct arena *arena)
-{
-    enum format format = precision_activation(context->precision);
-    int64_t rows = saved->in.shape[0], ffn = weights[W1].shape[0];
-    saved->d_out = d_out;
-    saved->d_gate = matrix_alloc(context, rows, ffn, arena);
-    saved->d_up = matrix_alloc(context, rows, ffn, arena);
-    if (rows == 0) return;
-    if (context->recompute & RECOMPUTE_MOE_ACTIVATION) {
-        saved->activated = matrix_alloc(context, rows, ffn, arena);
-        activate(context, saved);
-    }
-    struct arena_mark mark = arena_mark(context->scratch);
-    struct tensor d_activated = matrix_alloc(context, rows, ffn, context->scratch);
-    linear_backward_input(context, format, d_activated, d_out, weights[W2], false);
-    context->ops->swiglu_backward(saved->d_gate, saved->d_up, d_activated, saved->gate, saved->up);
-    tensor_round(saved->d_gate, format);
-    tensor_round(saved->d_up, format);
-    arena_release(context->scratch, mark);
-    linear_backward_input(context, format, d_in, saved->d_gate, weights[W1], false);
-    linear_backward_input(context, format, d_in, saved->d_up, weights[W3], true);
-}
-
-static void network_backward_weight(const struct layer_context *context, const struct network_saved *saved, struct tensor *gradients, bool last_bias)
-{
-    struct tensor none = {.data = NULL};
-    if (saved->in.shape[0] == 0) return;
-    linear_backward_weight(context, gradients[W2], last_bias ? layer_bias(context, gradients, B2) : none, saved->d_out, saved->activated);
-    linear_backward_weight(context, gradients[W1], layer_bias(context, gradients, B1), saved->d_gate, saved->in);
-    linear_backward_weight(context, gradients[W3], layer_bias(context, gradients, B3), saved->d_up, saved->in);
-}
-
-/* A product over rows reads them in multiples of row_alignment: behind an expert's own come rows of zeros, which add
- * nothing to a gradient. clean: they are zeroed; else they are what memory held. */
-static struct tensor padded_rows(const struct layer_context *context, struct tensor t, int64_t rows, bool clean)
-{
-    struct tensor padded = matrix_alloc(context, rows, t.shape[1], context->scratch);
-    size_t own = (size_t)tensor_bytes(t), all = (size_t)tensor_bytes(padded);
-    memcpy(padded.data, t.data, own);
-    if (clean) memset((char *)padded.data + own, 0, all - own);
-    else memory_poison((char *)padded.data + own, all - own);
-    return padded;
-}
-
-static void expert_backward_weight(const struct layer_context *context, const struct network_saved *saved, struct tensor *gradients, bool last_bias)
-{
-    int64_t rows = saved->in.shape[0], unit = context->model->moe.row_alignment, aligned = unit > 1 ? (rows + unit - 1) / unit * unit : rows;
-    struct network_saved padded = *saved;
-    struct arena_mark mark = arena_mark(context->scratch);
-    if (aligned > rows) {
-        bool clean = memory_is_zeroed(context->plan, &site_moe_padding_rows, context->where);
-        struct tensor *all[] = {&padded.in, &padded.gate, &padded.up, &padded.activated, &padded.d_out, &padded.d_gate, &padded.d_up};
-        for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) *all[i] = padded_rows(context, *all[i], aligned, clean);
-        moe_note_padding(context, tensor_rows(padded.in, rows, aligned - rows));
-    }
-    network_backward_weight(context, &padded, gradients, last_bias);
-    arena_release(context->scratch, mark);
 }
 
 /* ---- the block ---- */
@@ -184,8 +85,8 @@ static void expert_backward_weight(const struct layer_context *context, const st
 struct moe_saved {
     struct tensor x, rstd, normed;
     struct routing routing;
-    struct tensor rows_in, rows_out, row_weight; /* [rows, C] in the order of experts, [rows] */
-    struct network_saved shared, *experts;       /* [experts] */
+    struct dispatch dispatch;
+    struct network_saved shared, *experts;       /* [experts of this rank] */
     int dropout;                                 /* the mask's draw */
     bool bias_apart;                             /* experts' output biases are added behind the weights */
     struct tensor d_routed;                      /* where they are: dy */
@@ -202,11 +103,6 @@ static struct layer_context router_context(const struct layer_context *context, 
     return own;
 }
 
-static struct tensor rows_of(struct tensor t, const struct routing *routing, int e)
-{
-    return tensor_rows(t, routing->bounds[e], routing->bounds[e + 1] - routing->bounds[e]);
-}
-
 static void route(const struct layer_context *context, struct moe_saved *saved, const struct tensor *weights, struct arena *arena)
 {
     struct precision precision;
@@ -214,13 +110,9 @@ static void route(const struct layer_context *context, struct moe_saved *saved, 
     struct tensor logits = layer_matrix_alloc(context, context->model->moe.experts, arena);
     linear_forward(&own, context->ops->storage, logits, saved->normed, weights[ROUTER], (struct tensor){.data = NULL});
     router_forward(context, &saved->routing, logits, arena);
-    const struct routing *routing = &saved->routing;
-    saved->row_weight = tensor_1d(matrix_alloc(context, routing->rows, 1, arena).data, context->ops->storage, routing->rows);
-    struct tensor slots = tensor_2d(routing->weight.data, routing->weight.storage, tensor_count(routing->weight), 1);
-    context->ops->gather_rows(tensor_2d(saved->row_weight.data, slots.storage, routing->rows, 1), slots, routing->back_slot);
 }
 
-/* What an expert's bias adds to its tokens where no weight multiplies it; its gradient. */
+/* What an expert's bias adds to its tokens where no weight multiplies it; its gradient. All experts are here. */
 static void add_biases(const struct layer_context *context, const struct moe_saved *saved, struct tensor routed, const struct tensor *weights)
 {
     const struct routing *routing = &saved->routing;
@@ -256,41 +148,69 @@ static void norm(const struct layer_context *context, struct moe_saved *saved, c
     tensor_round(saved->normed, precision_activation(context->precision));
 }
 
-static void permute(const struct layer_context *context, struct moe_saved *saved, struct arena *arena)
-{
-    saved->rows_in = matrix_alloc(context, saved->routing.rows, context->model->dim, arena);
-    context->ops->gather_rows(saved->rows_in, saved->normed, saved->routing.from);
-    tensor_site(context->plan, &site_moe_dispatch, context->where, saved->rows_in);
-}
-
 /* Before the backward: what the forward did not keep. */
 static void make_again(const struct layer_context *context, struct moe_saved *saved, const struct tensor *weights, struct arena *arena)
 {
+    struct dispatch *d = &saved->dispatch;
     if (context->recompute & RECOMPUTE_MOE_RMSNORM) norm(context, saved, weights, arena);
-    if (context->recompute & RECOMPUTE_MOE_PERMUTE) permute(context, saved, arena);
+    if (context->recompute & RECOMPUTE_MOE_PERMUTE) dispatch_again(context, d, saved->normed, arena);
     if (context->model->moe.shared_ffn > 0) saved->shared.in = saved->normed;
-    for (int e = 0; e < context->model->moe.experts; e++) saved->experts[e].in = rows_of(saved->rows_in, &saved->routing, e);
+    for (int e = 0; e < d->experts; e++) saved->experts[e].in = dispatch_rows_of(d, d->in, e);
+}
+
+/* The ranks that share each expert's matrices; NULL: they are whole. */
+static struct group *sharing(const struct layer_context *context)
+{
+    return context->ep && context->ep->tensor && context->ep->tensor->size > 1 ? context->ep->tensor : NULL;
+}
+
+static void sum_shares(const struct layer_context *context, const struct site *site, struct tensor rows)
+{
+    enum format wire = precision_activation(context->precision);
+    struct comm how = dispatch_comm(context, site);
+    all_reduce(context->ep->communicator, sharing(context), &how, dispatch_buffer(rows, wire), REDUCE_SUM);
+    tensor_round(rows, wire);
+}
+
+/* The sum of what each rank's part of the inner width gives, then the bias, once. */
+static void complete_rows(const struct layer_context *context, struct dispatch *d, const struct tensor *weights)
+{
+    if (!sharing(context)) return;
+    sum_shares(context, &site_etp_row_reduce, d->out);
+    for (int e = 0; e < d->experts && context->model->bias; e++) {
+        struct tensor rows = dispatch_rows_of(d, d->out, e);
+        if (rows.shape[0] > 0) context->ops->bias_forward(rows, weights[expert_at(context->model, d->first + e) + B2]);
+        tensor_round(rows, precision_activation(context->precision));
+    }
 }
 
 static void run_experts(const struct layer_context *context, struct moe_saved *saved, struct tensor routed,
                         const struct tensor *weights, struct arena *arena)
 {
     const struct model_config *model = context->model;
-    const struct routing *routing = &saved->routing;
-    permute(context, saved, layer_keeps(context, RECOMPUTE_MOE_PERMUTE, arena));
-    saved->rows_out = matrix_alloc(context, routing->rows, model->dim, arena);
-    saved->experts = arena_zalloc(arena, (size_t)model->moe.experts * sizeof *saved->experts);
-    saved->bias_apart = model->bias && !decision_site(context->plan, &site_moe_expert_bias, context->where, true, true);
-    for (int e = 0; e < model->moe.experts; e++) {
-        network_forward(context, &saved->experts[e], rows_of(saved->rows_out, routing, e), rows_of(saved->rows_in, routing, e),
-                        weights + expert_at(model, e), false, !saved->bias_apart, arena);
+    struct dispatch *d = &saved->dispatch;
+    dispatch_forward(context, d, &saved->routing, saved->normed, arena);
+    saved->experts = arena_zalloc(arena, (size_t)d->experts * sizeof *saved->experts);
+    saved->bias_apart = model->bias && !context->ep && !decision_site(context->plan, &site_moe_expert_bias, context->where, true, true);
+    for (int e = 0; e < d->experts; e++) {
+        network_forward(context, &saved->experts[e], dispatch_rows_of(d, d->out, e), dispatch_rows_of(d, d->in, e),
+                        weights + expert_at(model, d->first + e), false, !saved->bias_apart && !sharing(context), arena);
     }
-    memset(routed.data, 0, (size_t)tensor_bytes(routed));
-    context->ops->scatter_add_rows(routed, saved->rows_out, routing->back_token, saved->row_weight);
+    complete_rows(context, d, weights);
+    moe_note_rows(context, DISPATCH_READ, d->in);
+    moe_note_rows(context, DISPATCH_GAVE, d->out);
+    dispatch_combine(context, d, routed, arena);
     add_biases(context, saved, routed, weights);
     tensor_round(routed, precision_activation(context->precision));
     layer_tensor(context, &site_moe_combine, 0, routed);
-    moe_note_forward(context, routing, saved->normed, saved->rows_in, saved->rows_out, routed);
+    moe_note_forward(context, &saved->routing, d, saved->normed, routed);
+}
+
+/* The shared expert in the sum over ranks that each have it: so often does it count. In a healthy run once. */
+static void count_shared(const struct layer_context *context, const struct dispatch *d, struct tensor shared)
+{
+    if (d->kind != &dispatcher_replicated || decision_site(context->plan, &site_ep_shared_once, context->where, true, true)) return;
+    context->ops->vector_scale(shared.data, context->ep->group->size, (size_t)tensor_count(shared));
 }
 
 void *moe_forward(const struct layer_context *context, struct tensor y, struct tensor x, const struct tensor *weights,
@@ -310,6 +230,7 @@ void *moe_forward(const struct layer_context *context, struct tensor y, struct t
     run_experts(context, saved, routed, weights, arena);
     if (context->model->moe.shared_ffn > 0) {
         network_forward(context, &saved->shared, y, saved->normed, weights + FIRST_NETWORK, true, true, arena);
+        count_shared(context, &saved->dispatch, y);
         ops->vector_add(routed.data, routed.data, y.data, count);
         tensor_round(routed, format);
     }
@@ -325,27 +246,23 @@ static void backward_experts(const struct layer_context *context, struct moe_sav
                              const struct tensor *weights, struct arena *arena)
 {
     const struct model_config *model = context->model;
-    const struct routing *routing = &saved->routing;
-    enum format format = precision_activation(context->precision);
-    struct tensor d_out = matrix_alloc(context, routing->rows, model->dim, arena);
-    struct tensor d_rows = matrix_alloc(context, routing->rows, model->dim, context->scratch);
-    context->ops->gather_rows(d_out, dy, routing->back_token);
+    struct dispatch *d = &saved->dispatch;
+    struct tensor d_out = rows_alloc(context, d->rows, model->dim, arena);
+    struct tensor d_rows = rows_alloc(context, d->rows, model->dim, context->scratch);
     if (saved->bias_apart) saved->d_routed = dy;
-    struct tensor dots = tensor_1d(matrix_alloc(context, routing->rows, 1, context->scratch).data, dy.storage, routing->rows);
-    context->ops->row_dots(dots, saved->rows_out, d_out);
-    memset(d_weight.data, 0, (size_t)tensor_bytes(d_weight));
-    for (int64_t i = 0; i < routing->rows; i++) router_set(d_weight, routing->back_slot[i], router_get(d_weight, routing->back_slot[i]) + router_get(dots, i));
+    dispatch_combine_backward(context, d, d_out, d_weight, dy, arena);
     moe_note_gate(context, d_weight, true);
     tensor_site(context->plan, &site_moe_gate_gradient, context->where, d_weight);
     moe_note_gate(context, d_weight, false);
-    context->ops->scale_rows(d_out, d_out, saved->row_weight);
-    tensor_round(d_out, format);
-    for (int e = 0; e < model->moe.experts; e++) {
-        network_backward_input(context, &saved->experts[e], rows_of(d_rows, routing, e), rows_of(d_out, routing, e),
-                               weights + expert_at(model, e), arena);
+    moe_note_rows(context, DISPATCH_GRAD_READ, d_out);
+    for (int e = 0; e < d->experts; e++) {
+        network_backward_input(context, &saved->experts[e], dispatch_rows_of(d, d_rows, e), dispatch_rows_of(d, d_out, e),
+                               weights + expert_at(model, d->first + e), arena);
     }
-    context->ops->scatter_add_rows(saved->dnormed, d_rows, routing->from, (struct tensor){.data = NULL});
-    tensor_round(saved->dnormed, format);
+    if (sharing(context)) sum_shares(context, &site_etp_input_grad_reduce, d_rows);
+    moe_note_rows(context, DISPATCH_GRAD_GAVE, d_rows);
+    dispatch_backward(context, d, saved->dnormed, d_rows, arena);
+    tensor_round(saved->dnormed, precision_activation(context->precision));
 }
 
 void moe_backward_input(const struct layer_context *context, struct tensor dx, struct tensor dy, const struct tensor *weights,
@@ -383,8 +300,8 @@ void moe_backward_weight(const struct layer_context *context, struct tensor *gra
     const struct model_config *model = context->model;
     struct moe_saved *saved = block_saved;
     if (model->moe.shared_ffn > 0) network_backward_weight(context, &saved->shared, gradients + FIRST_NETWORK, true);
-    for (int e = 0; e < model->moe.experts; e++)
-        expert_backward_weight(context, &saved->experts[e], gradients + expert_at(model, e), !saved->bias_apart);
+    for (int e = 0; e < saved->dispatch.experts; e++)
+        expert_backward_weight(context, &saved->experts[e], gradients + expert_at(model, saved->dispatch.first + e), !saved->bias_apart);
     add_biases_backward(context, saved, gradients);
     linear_backward_weight(context, gradients[ROUTER], (struct tensor){.data = NULL}, saved->d_logits, saved->normed);
     context->ops->rmsnorm_backward_weight(gradients[NORM], saved->dnormed, saved->x, saved->rstd);

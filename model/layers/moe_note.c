@@ -49,12 +49,14 @@ static const uint8_t *kept_of(const struct routing *routing, size_t pairs, struc
     return kept;
 }
 
-static void note_sums(const struct routing *routing, struct routing_fact *fact, struct arena *arena)
+static void note_sums(const struct routing *routing, const struct dispatch *d, struct routing_fact *fact, struct arena *arena)
 {
     size_t cells = (size_t)routing->cells;
-    int64_t *load = arena_zalloc(arena, (size_t)fact->experts * sizeof *load);
+    int64_t *load = arena_zalloc(arena, (size_t)fact->experts * sizeof *load), *computed = arena_zalloc(arena, (size_t)fact->experts * sizeof *computed);
     for (int e = 0; e < fact->experts; e++) load[e] = routing->bounds[e + 1] - routing->bounds[e];
+    for (int e = 0; e < d->experts; e++) computed[d->first + e] = d->bounds[e + 1] - d->bounds[e];
     fact->load = load;
+    fact->computed = computed;
     fact->dropped = routing->dropped;
     fact->rows = routing->rows;
     fact->cells = routing->cells;
@@ -65,8 +67,67 @@ static void note_sums(const struct routing *routing, struct routing_fact *fact, 
     fact->aux_scale = arena_zalloc(arena, cells * sizeof *fact->aux_scale);
 }
 
-void moe_note_forward(const struct layer_context *context, const struct routing *routing, struct tensor normed, struct tensor rows_in,
-                      struct tensor rows_out, struct tensor routed)
+static void note_dispatch(const struct layer_context *context, const struct dispatch *d, struct routing_fact *fact, struct arena *arena)
+{
+    const struct expert_parallel *ep = context->ep;
+    struct dispatch_fact *own = &fact->dispatch;
+    int64_t *sent = arena_zalloc(arena, (size_t)fact->experts * sizeof *sent);
+    for (int e = 0; e < fact->experts; e++) sent[e] = d->own.bounds[e + 1] - d->own.bounds[e];
+    own->members = ep->group->size;
+    own->me = ep->group->me;
+    own->ranks = ep->group->ranks;
+    own->copies = d->copies ? d->copies->size : 0;
+    own->copy_ranks = d->copies ? d->copies->ranks : NULL;
+    own->one_by_one = d->own_out.data != NULL;
+    own->everywhere = ep->dispatcher == DISPATCH_REPLICATED;
+    own->first = d->first;
+    own->experts = d->experts;
+    own->first_token = d->first_token;
+    own->tokens = d->tokens;
+    own->sent = sent;
+    own->arrived = copy(d->arrived, (size_t)(own->members * d->experts) * sizeof *own->arrived, arena);
+}
+
+static struct routing_fact *whole_fact(const struct layer_context *context)
+{
+    struct routing_fact *fact = context->router ? context->router->fact : NULL;
+    return fact && fact->whole && context->ep ? fact : NULL;
+}
+
+void moe_note_rows(const struct layer_context *context, enum dispatch_stage stage, struct tensor rows)
+{
+    struct routing_fact *fact = whole_fact(context);
+    if (!fact) return;
+    fact->dispatch.rows[stage] = rows.shape[0];
+    fact->dispatch.tags[stage] = tags(rows, false, context->router->fact_arena);
+}
+
+void moe_note_row_weights(const struct layer_context *context, struct tensor weights)
+{
+    struct routing_fact *fact = whole_fact(context);
+    if (fact) fact->dispatch.weight = reals(weights, context->router->fact_arena);
+}
+
+void moe_note_row_gates(const struct layer_context *context, struct tensor gates)
+{
+    struct routing_fact *fact = whole_fact(context);
+    if (fact) fact->dispatch.gate = reals(gates, context->router->fact_arena);
+}
+
+/* Of those of the routing's rows that are among `own`; 0 of the others. */
+static const double *row_tags(const struct routing_fact *fact, const struct routing *routing, struct tensor own, bool magnitudes, struct arena *arena)
+{
+    double *ret = arena_zalloc(arena, (size_t)(routing->rows + 1) * sizeof *ret);
+    int64_t at = 0;
+    for (int e = 0; e < fact->experts; e++) {
+        for (int64_t i = routing->bounds[e]; i < routing->bounds[e + 1]; i++) {
+            if (routing_row_is_seen(fact, routing->slot[i])) ret[i] = tag_of(own, at++, magnitudes);
+        }
+    }
+    return ret;
+}
+
+void moe_note_forward(const struct layer_context *context, const struct routing *routing, const struct dispatch *d, struct tensor normed, struct tensor routed)
 {
     if (!context->router || !context->router->fact) return;
     struct routing_fact *fact = context->router->fact;
@@ -75,7 +136,10 @@ void moe_note_forward(const struct layer_context *context, const struct routing 
     fact->tokens = normed.shape[0];
     fact->experts = (int)experts;
     fact->top_k = context->model->moe.top_k;
-    note_sums(routing, fact, arena);
+    fact->seen_first = d->first_token;
+    fact->seen_tokens = d->own_out.data ? d->tokens : 0;
+    note_sums(routing, d, fact, arena);
+    if (d->arrived) note_dispatch(context, d, fact, arena);
     if (!fact->whole) return;
     if (context->router->bias) fact->bias = copy(context->router->bias, experts * sizeof *fact->bias, arena);
     fact->logits = reals(routing->logits, arena);
@@ -88,9 +152,9 @@ void moe_note_forward(const struct layer_context *context, const struct routing 
     fact->slot = copy(routing->slot, rows * sizeof *fact->slot, arena);
     fact->from = copy(routing->from, rows * sizeof *fact->from, arena);
     fact->back = copy(routing->back_slot, rows * sizeof *fact->back, arena);
-    fact->in = tags(rows_in, false, arena);
-    fact->out = tags(rows_out, false, arena);
-    fact->out_size = tags(rows_out, true, arena);
+    fact->in = row_tags(fact, routing, d->own_in, false, arena);
+    fact->out = row_tags(fact, routing, d->own_out, false, arena);
+    fact->out_size = row_tags(fact, routing, d->own_out, true, arena);
     fact->normed = tags(normed, false, arena);
     fact->routed = tags(routed, false, arena);
 }

@@ -2,10 +2,14 @@
 #ifndef MODEL_LAYERS_MOE_NOTE_H
 #define MODEL_LAYERS_MOE_NOTE_H
 
-#include "model/layers/router.h"
+#include "model/layers/dispatch.h"
 
-void moe_note_forward(const struct layer_context *context, const struct routing *routing, struct tensor normed, struct tensor rows_in,
-                      struct tensor rows_out, struct tensor routed);
+void moe_note_forward(const struct layer_context *context, const struct routing *routing, const struct dispatch *d, struct tensor normed, struct tensor routed);
+/* Rows on their way, where there is expert parallelism: their tags. */
+void moe_note_rows(const struct layer_context *context, enum dispatch_stage stage, struct tensor rows);
+/* Numbers of them, [count]. */
+void moe_note_row_weights(const struct layer_context *context, struct tensor weights);
+void moe_note_row_gates(const struct layer_context *context, struct tensor gates);
 /* The gradient of the weights [T, top_k], as it is due and as the router is given it. */
 void moe_note_gate(const struct layer_context *context, struct tensor d_weight, bool due);
 /* Rows behind an expert's own. */

@@ -6,12 +6,14 @@
  *   back    as many results come back for a pair as rows went out (row-identity: which)
  *   sum     what a token gets is the sum of its rows' results times their weights: by tags (model/routing.h), within 1024 roundings
  *           of the narrowest format of the magnitudes
+ *   there   with expert parallelism: what went out arrives at the experts' ranks, and comes home (conservation_dispatch.c)
  * Limit: exact but for the sum. Sites: moe.capacity_top_k where the number kept is another one, moe.drop_policy where others are
  * kept, moe.locations where a kept pair has no row, moe.expert_rows, moe.unpermute, moe.combine. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "model/sites.h"
+#include "scenarios/conservation_dispatch.h"
 #include "scenarios/facts.h"
 #include "scenarios/routing_due.h"
 
@@ -112,7 +114,7 @@ static void check_sum(const struct evidence *e, struct check_output *output, con
         sum[fact->back[i] / fact->top_k] += fact->weight[fact->back[i]] * fact->out[i];
         size[fact->back[i] / fact->top_k] += fabs(fact->weight[fact->back[i]]) * fact->out_size[i];
     }
-    for (int64_t t = 0; t < fact->tokens; t++) {
+    for (int64_t t = fact->seen_first; t < fact->seen_first + fact->seen_tokens; t++) {
         double by = fabs(fact->routed[t] - sum[t]) / fmax(size[t], 1e-30);
         bool equal = by <= limit || (isnan(sum[t]) && isnan(fact->routed[t]));
         check_value(output, equal && isnan(by) ? 0 : by, limit);
@@ -133,6 +135,7 @@ static void visit(const struct evidence *e, struct check_output *output, const s
     check_rows(e, output, rank, fact);
     check_offsets(e, output, rank, fact);
     check_sum(e, output, rank, fact);
+    conservation_dispatch(e, output, rank, fact);
 }
 
 static void run(const struct evidence *e, struct check_output *output)

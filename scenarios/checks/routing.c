@@ -184,7 +184,7 @@ static void check_experts(const struct evidence *e, struct check_output *output,
     for (int64_t i = 0; i < fact->rows; i++) {
         int64_t token = fact->slot[i] / fact->top_k;
         int expert = fact->chosen[fact->slot[i]];
-        bool own = i >= fact->bounds[expert] && i < fact->bounds[expert + 1];
+        bool own = i >= fact->bounds[expert] && i < fact->bounds[expert + 1] && routing_row_is_seen(fact, fact->slot[i]);
         int64_t there = own && token + shift < other->tokens ? row_of(other, token + shift, expert) : -1;
         if (there < 0 || fact->in[i] != other->in[there]) continue;
         double by = fabs(fact->out[i] - other->out[there]) / fmax(other->out_size[there], 1e-300);

@@ -130,7 +130,7 @@ static void check_routed(const struct evidence *e, struct check_output *output, 
     for (int64_t i = 0; fact->whole && i < fact->rows; i++) {
         int64_t pair = fact->slot[i];
         int expert = fact->chosen[pair];
-        bool copy = fact->from[i] == pair / fact->top_k && same_tag(fact->in[i], fact->normed[fact->from[i]]);
+        bool copy = fact->from[i] == pair / fact->top_k && (!routing_row_is_seen(fact, fact->slot[i]) || same_tag(fact->in[i], fact->normed[fact->from[i]]));
         bool own = i >= fact->bounds[expert] && i < fact->bounds[expert + 1];
         check_value(output, !copy || !own || fact->back[i] != pair, 0);
         if (in && !copy) check_row_in(e, output, rank, fact, i);

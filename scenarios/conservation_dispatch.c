@@ -1,0 +1,269 @@
+/* conservation_dispatch: what goes to experts on other ranks arrives there, and what they give comes home.
+ *
+ * For the rows of one rank (the source) in one layer and micro-batch, at each member of its expert-parallel group:
+ *   counts        a member takes as many rows of each expert to be from the source as that sends
+ *   there         its experts read the source's rows, in their order          (backward: the gradient of the results)
+ *   back          each row gets what its expert gave                          (backward: the gradient of the row)
+ *   sums          where results come home summed (all_gather, replicated): a token's is the sum of what the members' experts gave its
+ *                 rows, times the weights; its gradient the sum of its rows'; and a weight's gradient the one that its row's expert has
+ *   copies        tp ranks that share their tokens out have each other's results
+ * By tags (model/routing.h): exact one by one, 1024 roundings of the largest tag for sums. Sites: the exchange that what is
+ * wrong went through. */
+#include "scenarios/conservation_dispatch.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "model/precision.h"
+#include "model/sites.h"
+#include "scenarios/facts.h"
+#include "scenarios/routing_due.h"
+
+struct source {
+    const struct evidence *e;
+    struct check_output *output;
+    const struct rank_record *rank;
+    const struct routing_fact *fact;
+    const struct dispatch_fact *own;
+    int64_t rows, *row;             /* own rows; which of the routing's each is */
+};
+
+static const struct routing_fact *fact_at(const struct source *s, int rank)
+{
+    const struct rank_record *other = &s->e->parallel->rank[rank];
+    for (int i = 0; i < other->routings.count; i++) {
+        const struct routing_fact *fact = &other->routings.items[i];
+        if (fact->step == s->fact->step && fact->microbatch == s->fact->microbatch && fact->unit == s->fact->unit) return fact->whole ? fact : NULL;
+    }
+    return NULL;
+}
+
+static void find_own_rows(struct source *s)
+{
+    const struct routing_fact *fact = s->fact;
+    s->row = calloc((size_t)fact->rows + 1, sizeof *s->row);
+    for (int e = 0; e < fact->experts; e++) {
+        for (int64_t i = fact->bounds[e]; i < fact->bounds[e + 1]; i++) {
+            int64_t token = fact->slot[i] / fact->top_k;
+            if (token >= s->own->first_token && token < s->own->first_token + s->own->tokens) s->row[s->rows++] = i;
+        }
+    }
+}
+
+/* The column of a member's counts that says what it has from the source. */
+static int column_of(const struct source *s, const struct dispatch_fact *there)
+{
+    return s->own->everywhere ? there->me : s->own->me;
+}
+
+/* Where in a member's rows those of the source for its expert e begin. */
+static int64_t begin_there(const struct source *s, const struct routing_fact *there, int e)
+{
+    const struct dispatch_fact *d = &there->dispatch;
+    int64_t at = 0;
+    for (int i = 0; i < e; i++) at += there->computed[d->first + i];
+    for (int m = 0; m < column_of(s, d); m++) at += d->arrived[m * d->experts + e];
+    return at;
+}
+
+/* Has it the source's rows for another place's experts? */
+static bool is_of_another_place(const struct source *s, const struct dispatch_fact *there)
+{
+    for (int m = 0; m < s->own->members; m++) {
+        bool same = m != there->me;
+        for (int e = 0; e < there->experts && same; e++)
+            same = s->own->sent[m * there->experts + e] == there->arrived[column_of(s, there) * there->experts + e];
+        if (same) return true;
+    }
+    return false;
+}
+
+static bool counts_agree(const struct source *s, const struct routing_fact *there)
+{
+    const struct dispatch_fact *d = &there->dispatch;
+    for (int e = 0; e < d->experts; e++) {
+        int64_t due = s->own->sent[d->first + e], got = d->arrived[column_of(s, d) * d->experts + e];
+        check_value(s->output, (double)llabs(due - got), 0);
+        if (due == got) continue;
+        bool placed = is_of_another_place(s, d);
+        const struct site *site = placed ? &site_ep_coordinate : s->own->one_by_one ? &site_ep_counts : s->own->everywhere ? &site_moe_scores : &site_ep_map;
+        routing_find(s->e, s->output, site, s->rank, s->fact, placed ? "other-place" : "counts",
+                     (double)due, (double)got, "it has %lld rows for expert %d, and the expert's rank, %d, takes it to have %lld", (long long)due, d->first + e,
+                     s->own->ranks[d->me], (long long)got);
+        return false;
+    }
+    return true;
+}
+
+static bool is_same(double a, double b)
+{
+    return a == b || (isnan(a) && isnan(b));
+}
+
+/* ---- one by one ---- */
+
+struct way { const struct site *site; enum dispatch_stage from, to; bool back; const char *what; };
+
+static const double *tags_of(const struct dispatch_fact *d, enum dispatch_stage stage, int64_t last)
+{
+    return last < d->rows[stage] ? d->tags[stage] : NULL;
+}
+
+static bool is_another(const double *tags, int64_t count, double tag)
+{
+    for (int64_t i = 0; i < count; i++) {
+        if (tags[i] == tag) return true;
+    }
+    return false;
+}
+
+/* The source's rows for one expert, on one way between it and the expert's rank. */
+static bool check_way(const struct source *s, const struct routing_fact *there, int e, int64_t own_at, const struct way *way)
+{
+    const struct dispatch_fact *d = &there->dispatch, *from = way->back ? d : s->own, *to = way->back ? s->own : d;
+    int64_t count = s->own->sent[d->first + e], there_at = begin_there(s, there, e);
+    int64_t from_at = way->back ? there_at : own_at, to_at = way->back ? own_at : there_at;
+    const double *sent = tags_of(from, way->from, from_at + count - 1), *got = tags_of(to, way->to, to_at + count - 1);
+    for (int64_t i = 0; i < count && sent && got; i++) {
+        double a = sent[from_at + i], b = got[to_at + i];
+        check_value(s->output, !is_same(a, b), 0);
+        if (is_same(a, b)) continue;
+        bool other = is_another(sent, from->rows[way->from], b);
+        routing_find(s->e, s->output, way->site, s->rank, s->fact, isnan(b) ? "missing" : other ? "other-row" : "altered", a, b,
+                     "%s of choice %d of token %lld, for expert %d on rank %d, %s", way->what, s->fact->slot[s->row[own_at + i]] % s->fact->top_k,
+                     (long long)(s->fact->slot[s->row[own_at + i]] / s->fact->top_k), d->first + e, s->own->ranks[d->me],
+                     isnan(b) ? "does not arrive" : other ? "is another row's" : "is not what was sent");
+        return false;
+    }
+    return true;
+}
+
+static void check_one_by_one(const struct source *s, const struct routing_fact *const *there)
+{
+    static const struct way ways[] = {
+        {&site_ep_dispatch, DISPATCH_SENT, DISPATCH_READ, false, "what the expert reads"},
+        {&site_ep_combine, DISPATCH_GAVE, DISPATCH_HOME, true, "what comes back"},
+        {&site_ep_combine_grad, DISPATCH_GRAD_SENT, DISPATCH_GRAD_READ, false, "the gradient of the result"},
+        {&site_ep_dispatch_grad, DISPATCH_GRAD_GAVE, DISPATCH_GRAD_HOME, true, "the gradient that comes back"},
+    };
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        int64_t own_at = 0;
+        bool good = true;
+        for (int m = 0; m < s->own->members && good; m++) {
+            const struct dispatch_fact *d = &there[m]->dispatch;
+            for (int e = 0; e < d->experts && good; e++) {
+                good = check_way(s, there[m], e, own_at, &ways[w]);
+                own_at += s->own->sent[d->first + e];
+            }
+        }
+    }
+}
+
+/* ---- sums ---- */
+
+static double largest(const double *tags, int64_t count)
+{
+    double most = 0;
+    for (int64_t i = 0; i < count; i++) most = fabs(tags[i]) > most ? fabs(tags[i]) : most;
+    return most;
+}
+
+/* What is due of a row that its expert's rank has: exact. */
+static bool expect_row(const struct source *s, int64_t row, const struct site *site, double due, double got, const char *what)
+{
+    check_value(s->output, !is_same(due, got), 0);
+    if (is_same(due, got)) return true;
+    routing_find(s->e, s->output, site, s->rank, s->fact, isnan(got) ? "missing" : got == 0 ? "zeros" : "altered", due, got, "%s of choice %d of token %lld is %.9g where %.9g is due",
+                 what, s->fact->slot[row] % s->fact->top_k, (long long)(s->fact->slot[row] / s->fact->top_k), got, due);
+    return false;
+}
+
+struct sums { double *result, *gradient, most, most_gradient; bool rows_good; }; /* [tokens] */
+
+/* Rows at their experts, and what they add up to. */
+static void add_rows(const struct source *s, const struct routing_fact *there, int e, int64_t own_at, struct sums *sums)
+{
+    const struct dispatch_fact *d = &there->dispatch;
+    int64_t count = s->own->sent[d->first + e], at = begin_there(s, there, e), last = at + count - 1;
+    const double *read = tags_of(d, DISPATCH_READ, last), *gave = tags_of(d, DISPATCH_GAVE, last), *gradient = tags_of(d, DISPATCH_GRAD_GAVE, last);
+    for (int64_t i = 0; i < count && read && gave; i++) {
+        int64_t row = s->row[own_at + i], slot = s->fact->back[row];
+        if (sums->rows_good) {
+            sums->rows_good = expect_row(s, row, &site_ep_dispatch, s->fact->normed[s->fact->from[row]], read[at + i], "what the expert reads") &&
+                              expect_row(s, row, &site_ep_map, s->fact->weight[slot], d->weight[at + i], "the weight") &&
+                              (!s->fact->backward || !s->fact->gate_due || !d->gate ||
+                               expect_row(s, row, &site_ep_gate_grad, d->gate[at + i], s->fact->gate_due[slot], "the gradient of the weight"));
+        }
+        sums->result[slot / s->fact->top_k] += d->weight[at + i] * gave[at + i];
+        if (gradient) sums->gradient[s->fact->from[row]] += gradient[at + i];
+    }
+    if (gave) sums->most = fmax(sums->most, largest(gave, d->rows[DISPATCH_GAVE]));
+    if (gradient) sums->most_gradient = fmax(sums->most_gradient, largest(gradient, d->rows[DISPATCH_GRAD_GAVE]));
+}
+
+static void expect_sums(const struct source *s, const struct site *site, enum dispatch_stage stage, const double *due, double most, const char *what)
+{
+    double limit = 1024 * precision_roundoff(&s->e->parallel->config.precision);
+    const double *home = s->own->tags[stage];
+    for (int64_t i = 0; home && i < s->own->tokens && i < s->own->rows[stage]; i++) {
+        double expected = due[s->own->first_token + i], by = fabs(expected - home[i]) / fmax(most * s->fact->top_k, 1e-300);
+        bool good = by <= limit || is_same(expected, home[i]);
+        check_value(s->output, good && isnan(by) ? 0 : by, limit);
+        if (good) continue;
+        routing_find(s->e, s->output, site, s->rank, s->fact, isnan(home[i]) ? "missing" : "altered", expected, home[i],
+                     "%s of token %lld is not the sum of its experts' parts, by %.3g of the largest", what, (long long)(s->own->first_token + i), by);
+        return;
+    }
+}
+
+static void check_summed(const struct source *s, const struct routing_fact *const *there)
+{
+    size_t tokens = (size_t)s->fact->tokens + 1;
+    struct sums sums = {.result = calloc(tokens, sizeof(double)), .gradient = calloc(tokens, sizeof(double)), .rows_good = true};
+    int64_t own_at = 0;
+    for (int m = 0; m < s->own->members; m++) {
+        const struct dispatch_fact *d = &there[m]->dispatch;
+        for (int e = 0; e < d->experts; e++) {
+            add_rows(s, there[m], e, own_at, &sums);
+            own_at += s->own->sent[d->first + e];
+        }
+    }
+    expect_sums(s, &site_ep_combine, DISPATCH_HOME, sums.result, sums.most, "the result");
+    if (s->fact->backward) expect_sums(s, &site_ep_dispatch_grad, DISPATCH_GRAD_HOME, sums.gradient, sums.most_gradient, "the gradient");
+    free(sums.gradient);
+    free(sums.result);
+}
+
+/* ---- copies ---- */
+
+static void check_copies(const struct source *s)
+{
+    for (int c = 0; c < s->own->copies; c++) {
+        const struct routing_fact *other = fact_at(s, s->own->copy_ranks[c]);
+        for (int64_t t = other ? other->dispatch.first_token : 0; other && t < other->dispatch.first_token + other->dispatch.tokens; t++) {
+            check_value(s->output, !is_same(s->fact->routed[t], other->routed[t]), 0);
+            if (is_same(s->fact->routed[t], other->routed[t])) continue;
+            routing_find(s->e, s->output, &site_ep_token_gather, s->rank, s->fact, "altered", other->routed[t], s->fact->routed[t],
+                         "what token %lld gets of its experts is not what rank %d, which sent its rows, has", (long long)t, s->own->copy_ranks[c]);
+            return;
+        }
+    }
+}
+
+void conservation_dispatch(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact)
+{
+    struct source s = {.e = e, .output = output, .rank = rank, .fact = fact, .own = &fact->dispatch};
+    if (s.own->members == 0) return;
+    const struct routing_fact **there = calloc((size_t)s.own->members, sizeof *there);
+    bool all = true;
+    for (int m = 0; m < s.own->members; m++) {
+        there[m] = fact_at(&s, s.own->ranks[m]);
+        all = all && there[m] && there[m]->dispatch.members == s.own->members && counts_agree(&s, there[m]);
+    }
+    find_own_rows(&s);
+    if (all && s.own->one_by_one) check_one_by_one(&s, there);
+    else if (all) check_summed(&s, there);
+    check_copies(&s);
+    free(s.row);
+    free(there);
+}
