@@ -146,6 +146,7 @@ void program_free(struct program *p)
     }
     for (int i = 0; i < p->arena_pool_count; i++) arena_free(p->arena_pool[i]);
     arena_free(p->scratch);
+    ledger_done(&p->middle_ledger);
     action_list_free(&p->actions);
     free(p->sends);
 }

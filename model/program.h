@@ -55,6 +55,7 @@ struct program {
     struct group *pp, *dp, *norm_group, *embedding;
     struct tensor_parallel tensor_parallel; /* with tp 1: no group */
     struct expert_parallel expert_parallel; /* with ep 1 and etp 1: no group */
+    struct ledger middle_ledger;     /* its, between the two steps of an all-to-all */
     struct unit_context context;
     int stage, data_rank;
     bool is_first, is_last, tied_apart; /* tied_apart: the head's weight is a copy on another stage */
