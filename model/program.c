@@ -48,6 +48,8 @@ static void make_groups(struct program *p)
     } else {
         p->norm_group = alike ? p->pp : communicator_group_over(p->communicator, "model", model_axes, 2);
     }
+    static const char *const token_axes[] = {"dp_replicate", "dp_shard", "tp"};
+    p->counting = layout_slices_sequences(layout) ? communicator_group_over(p->communicator, "dp_tp", token_axes, 3) : p->dp;
     if (p->tied_apart && (p->is_first || p->is_last)) {
         int me = rank_id(p->rank), pair[2] = {mesh_rank_at(&p->run->mesh, me, "pp", 0),
                                               mesh_rank_at(&p->run->mesh, me, "pp", layout->pp - 1)};

@@ -53,6 +53,7 @@ struct program {
     struct rank_record *record;
     struct communicator *communicator;
     struct group *pp, *dp, *norm_group, *embedding;
+    struct group *counting;          /* ranks that hold different tokens */
     struct tensor_parallel tensor_parallel; /* with tp 1: no group */
     struct expert_parallel expert_parallel; /* with ep 1 and etp 1: no group */
     struct ledger middle_ledger;     /* its, between the two steps of an all-to-all */

@@ -85,6 +85,7 @@ struct layer_context {                    /* what is the same for all layers of 
     const struct tensor_parallel *tp;
     const struct expert_parallel *ep;
     bool sequence_split;                  /* between tensor-parallel parts each tp rank has its run of every sequence's positions */
+    const struct tensor_parallel *slices; /* of a block that sees its slice alone (layers/moe.c): who has the others; NULL elsewhere */
     struct arena *scratch;                /* released before return */
     struct dropout_streams dropout;
     unsigned recompute;                   /* of enum recompute_part: what is not kept for the backward */

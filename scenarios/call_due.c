@@ -28,7 +28,9 @@ bool call_due(const struct run_config *config, const struct site *site, struct c
         {&site_sp_grad_reduce, "all_reduce", "sum", "tp"},
         {&site_tp_loss_reduce, "all_reduce", "sum", "tp"},
         {&site_tp_loss_max, "all_reduce", "max", "tp"},
-        {&site_ep_count_reduce, "all_reduce", "sum", "dp"},
+        {&site_ep_count_reduce, "all_reduce", "sum", layout_slices_sequences(&config->layout) ? "dp_tp" : "dp"},
+        {&site_sp_capacity_gather, "all_gather", NULL, "tp"},
+        {&site_sp_aux_count_reduce, "all_reduce", "sum", "tp"},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         if (table[i].site != site) continue;

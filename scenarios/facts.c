@@ -162,6 +162,7 @@ double facts_auxiliary(const struct record *record, int step)
     struct loss_cut cut = loss_cut_of(&record->config);
     double sum = 0;
     for (int r = 0; r < record->ranks; r++) {
+        if (record->rank[r].tp > 0 && !layout_slices_sequences(&record->config.layout)) continue; /* the same tokens */
         for (int i = 0; i < record->rank[r].routings.count; i++) {
             const struct routing_fact *fact = &record->rank[r].routings.items[i];
             for (int c = 0; fact->step == step && fact->aux && c < fact->cells; c++) sum += fact->aux[c] + fact->z[c];

@@ -183,9 +183,9 @@ static bool check_sequence_parallel(struct reader *reader, const struct model_co
                                  "sequences of %d tokens do not split into slices for tp %d: %d / %d = %.2f; nearest seq: %s, or sequence_parallel false", m->seq,
                                  l->tp, m->seq, l->tp, (double)m->seq / l->tp, multiples(m->seq, l->tp, list));
     }
-    return m->moe.experts == 0 ||
-           reader_fail_among(reader, BLAME("parallel.sequence_parallel", "model.moe.experts"),
-                             "a mixture of experts is not built with sequence_parallel yet; allowed: experts 0, tp 1, or sequence_parallel false");
+    return (layout_ep(l) == 1 && l->etp <= 1) ||
+           reader_fail_among(reader, BLAME("parallel.sequence_parallel", "parallel.ep", "parallel.etp"),
+                             "expert parallelism is not built with sequence_parallel yet; allowed: ep 1 and etp 1, or sequence_parallel false");
 }
 
 static bool check_expert_layout(struct reader *reader, const struct model_config *m, const struct layout *l)

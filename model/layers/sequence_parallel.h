@@ -24,6 +24,23 @@ void sequence_reduce_scatter(const struct layer_context *context, const struct s
 /* The gradient of a gather's slice from this rank's part of the whole's, rounded; from `arena`. */
 struct tensor sequence_gather_backward(const struct layer_context *context, struct tensor dwhole, enum format format, struct arena *arena);
 
+/* The context of a block that computes with its slice alone: seq and rows are the slice's. The same where nothing is split. */
+static inline struct layer_context sequence_slice(const struct layer_context *context)
+{
+    struct layer_context slice = *context;
+    if (!context->sequence_split) return slice;
+    slice.seq = layer_slice_seq(context);
+    slice.sequence_split = false;
+    slice.slices = context->tp;
+    return slice;
+}
+
+/* The shape of what a slice would be gathered into; no data. */
+static inline struct tensor layer_whole_shape(const struct layer_context *context, struct tensor slice)
+{
+    return tensor_2d(NULL, slice.storage, layer_rows(context), slice.shape[1]);
+}
+
 /* Of a division that leaves the last position out: zeros there, in a slice or in the whole. */
 void sequence_drop_last(const struct layer_context *context, struct tensor rows);
 
