@@ -19,19 +19,27 @@ static enum format storage_of(const struct program *p)
     return p->run->ops->storage;
 }
 
-static bool is_summed(const struct program *p, const struct unit *unit, const struct slice *slice)
+static bool is_summed(const struct program *p, const struct unit *unit, bool router, const struct slice *slice)
 {
     const struct unit_param *q = &unit->params[slice->i];
+    if (q->info->is_router && !router) return false;
     return slice->count > 0 && !q->frozen && q->whole && param_sees_slice(&p->run->config->layout, q->info);
 }
 
+static bool has_router(const struct unit *unit)
+{
+    for (int i = 0; i < unit->count; i++)
+        if (unit->params[i].info->is_router) return true;
+    return false;
+}
+
 /* Between the unit's gradient and the packed one; the packed elements. */
-static size_t move(const struct program *p, struct unit *unit, void *packed, bool pack)
+static size_t move(const struct program *p, struct unit *unit, bool router, void *packed, bool pack)
 {
     size_t count = 0, bytes = format_storage_bytes(storage_of(p));
     for (int k = 0; k < unit->slices_count; k++) {
         const struct slice *slice = &unit->slices[k];
-        if (!is_summed(p, unit, slice)) continue;
+        if (!is_summed(p, unit, router, slice)) continue;
         char *own = element_at(unit->reduced, slice->at, storage_of(p)), *there = packed ? element_at(packed, count, storage_of(p)) : NULL;
         count += (size_t)slice->count;
         if (!packed) continue;
@@ -48,11 +56,12 @@ static void sum_unit(struct program *p, struct unit *unit)
     struct where where = program_where(p, -1, unit->index);
     struct comm how = {.site = &site_sp_grad_reduce, .where = where};
     struct sum_fact fact = {.site = &site_sp_grad_reduce, .step = p->step, .microbatch = -1, .unit = unit->index};
-    size_t count = move(p, unit, NULL, true);
+    bool router = !has_router(unit) || choice_site(p->run->plan, p->record, &site_moe_router_grad, where, unit->index, true);
+    size_t count = move(p, unit, router, NULL, true);
     if (count == 0 || !choice_site(p->run->plan, p->record, &site_sp_grad, where, unit->index, true)) return;
     struct arena_mark mark = arena_mark(p->scratch);
     void *packed = arena_alloc(p->scratch, count * format_storage_bytes(storage));
-    move(p, unit, packed, true);
+    move(p, unit, router, packed, true);
     if (p->context.watch) p->run->ops->vector_sketch(fact.sent, packed, count);
     all_reduce(p->communicator, p->tensor_parallel.group, &how, (struct buffer){packed, count, storage, precision->reduce, NULL}, REDUCE_SUM);
     if (p->context.watch) {
@@ -64,7 +73,7 @@ static void sum_unit(struct program *p, struct unit *unit)
     record_push(p->record, factors, factor);
     if (divisor != 1) p->run->ops->vector_scale(packed, 1 / divisor, count);
     vector_round(packed, count, storage, precision->accumulate);
-    move(p, unit, packed, false);
+    move(p, unit, router, packed, false);
     arena_release(p->scratch, mark);
 }
 

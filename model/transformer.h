@@ -27,7 +27,7 @@ struct param_info {
     char name[64];
     int dims;                       /* 1 or 2 */
     int64_t shape[2];               /* [out, in]; vectors [width] */
-    bool is_bias, is_norm, is_embedding, is_adapter;
+    bool is_bias, is_norm, is_embedding, is_adapter, is_router;
     bool is_expert; int expert;     /* of a routed expert: which */
     bool writes_residual;           /* a matrix whose output is added to the residual stream */
     int64_t fan_in;                 /* of a bias: its matrix' */

@@ -62,6 +62,7 @@ const struct site *sequence_sums_other(const struct record *record, const struct
     if (sequence_sums_elements(record, rank, step, unit) == 0) return NULL;
     if (facts_was_chosen(rank, &site_tp_tag, -1, unit)) return &site_tp_tag;
     if (facts_was_chosen(rank, &site_tp_adapter_placement, -1, unit)) return &site_tp_adapter_placement;
+    if (facts_was_chosen(rank, &site_moe_router_grad, step, unit)) return &site_moe_router_grad;
     if (facts_was_chosen(rank, &site_sp_grad, step, unit)) return &site_sp_grad;
     if (sequence_sums_divisor(rank, step, unit) != 1) return &site_sp_grad_divisor;
     for (int i = 0; i < rank->sums.count; i++) {

@@ -66,6 +66,7 @@ int moe_params(const struct model_config *model, int layer, struct param_info *r
     if (!ret) return expert_at(model, model->moe.experts);
     ret[NORM] = param_norm(layer, "ffn_norm", model->dim);
     ret[ROUTER] = param_matrix(layer, "moe.router", model->moe.experts, model->dim);
+    ret[ROUTER].is_router = true;
     if (model->moe.shared_ffn > 0) {
         describe_network(model, layer, "shared_expert", model->moe.shared_ffn, FIRST_NETWORK, ret);
         ret[FIRST_NETWORK + W1].cut = ret[FIRST_NETWORK + W3].cut = CUT_ROWS;

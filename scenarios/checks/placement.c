@@ -151,6 +151,7 @@ static const struct choice_words { const struct site *site; const char *pattern,
     {&site_tp_cut_order, "cut-differs", "has a matrix of keys and values that was cut across the two: it takes values for keys, or keys for values"},
     {&site_tp_tag, "tag-lost", "takes a parameter that every tp rank has whole for a part of one"},
     {&site_tp_adapter_placement, "tag-lost", "places an adapter, which every tp rank has whole, as one rank's part"},
+    {&site_moe_router_grad, "router-not-summed", "leaves the router's gradient, which is of its slice alone, out of the sum over tp"},
     {&site_tp_loss_gradient, "no-backward", "has no gradient through the sum over tp within the loss"},
     {&site_tp_bias_gradient, "bias-over-tp", "takes the bias' gradient for that of the part which each rank adds"},
     {&site_sp_slice_end, "slice-short", "has slices that leave out the last position of each sequence"},
@@ -173,7 +174,8 @@ static void check_choices(const struct evidence *e, struct check_output *output,
         if (!words || fact->count == fact->whole) continue;
         char name[32], when[64] = "at the beginning";
         unit_name(&e->config->model, fact->unit, name);
-        if (fact->step >= 0) snprintf(when, sizeof when, "step %d, micro-batch %d", fact->step, fact->microbatch);
+        if (fact->step >= 0 && fact->microbatch < 0) snprintf(when, sizeof when, "at the end of step %d", fact->step);
+        else if (fact->step >= 0) snprintf(when, sizeof when, "step %d, micro-batch %d", fact->step, fact->microbatch);
         struct finding finding = finding_new(fact->site, place_at_unit(e->config, rank->rank, fact->step, fact->microbatch, fact->unit));
         finding_pattern(&finding, words->pattern);
         finding_say(&finding, "rank %d, %s, %s, %s", rank->rank, name, when, words->words);
@@ -227,7 +229,8 @@ static void check_slice_gradient(const struct evidence *e, struct check_output *
     double divisor = sequence_sums_divisor(rank, step, unit);
     char name[32];
     unit_name(&config->model, unit, name);
-    if (facts_was_chosen(rank, &site_tp_tag, -1, unit) || facts_was_chosen(rank, &site_tp_adapter_placement, -1, unit)) return; /* told by the choice */
+    if (facts_was_chosen(rank, &site_tp_tag, -1, unit) || facts_was_chosen(rank, &site_tp_adapter_placement, -1, unit) ||
+        facts_was_chosen(rank, &site_moe_router_grad, step, unit)) return; /* told by the choice */
     bool left = facts_was_chosen(rank, &site_sp_grad, step, unit);
     struct call_due other;
     call_due(config, &site_sp_grad_reduce, &other);
