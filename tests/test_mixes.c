@@ -146,7 +146,7 @@ static void draw_recompute(struct random_stream *r, struct run_config *config)
 static void draw_slices(struct random_stream *r, struct run_config *config)
 {
     int tp = config->layout.tp;
-    if (tp == 1 || config->model.moe.experts > 0 || drawn(r, 2)) return;
+    if (tp == 1 || drawn(r, 2)) return;
     config->model.seq -= config->model.seq % tp;
     config->layout.sequence_parallel = true;
 }

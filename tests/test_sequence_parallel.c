@@ -1,7 +1,7 @@
 /* sequence_parallel: slices between tensor-parallel parts change nothing but where the numbers lie.
  *
  * tp 2, 3 x pp 1, 2 x zero 0, 3 x one or two sequences a micro-batch x attention with heads of its own, grouped, latent, with
- * biases, tied embeddings, dropout, recomputation, adapters by turns: every check is silent in fp64 and in fp32, and in fp64 every
+ * biases, tied embeddings, dropout, recomputation, adapters, experts (balanced, with auxiliary losses, with room for some) by turns: every check is silent in fp64 and in fp32, and in fp64 every
  * gradient is that of one rank to 1e-11.
  * Where sums are made in member order (fold), losses, and the gradients of what tensor parallelism cuts, have the bits that they
  * have without slices. What stages send is the slice; what is held is less. */
@@ -18,9 +18,10 @@
 static uint8_t text[1 << 16];
 static int64_t text_bytes;
 
-enum { GROUPED = 1, LATENT = 2, NO_QUERY_RANK = 4, BIAS = 8, TIED = 16, DROPOUT = 32, FULL = 64, WITHIN = 128, ADAPTER = 256, HSDP = 512, KINDS = 9 };
+enum { GROUPED = 1, LATENT = 2, NO_QUERY_RANK = 4, BIAS = 8, TIED = 16, DROPOUT = 32, FULL = 64, WITHIN = 128, ADAPTER = 256, HSDP = 512, EXPERTS = 1024, BALANCED = 2048, ROOM = 4096, KINDS = 12 };
 static const int kinds[KINDS] = {0, GROUPED | BIAS, LATENT | BIAS | DROPOUT, TIED | DROPOUT | FULL, LATENT | NO_QUERY_RANK | WITHIN, BIAS | TIED | WITHIN | GROUPED,
-                                 LATENT | FULL | DROPOUT | TIED, ADAPTER | DROPOUT | BIAS | FULL, HSDP | GROUPED | ADAPTER};
+                                 LATENT | FULL | DROPOUT | TIED, ADAPTER | DROPOUT | BIAS | FULL, HSDP | GROUPED | ADAPTER,
+                                 EXPERTS | BALANCED | BIAS | DROPOUT, EXPERTS | ROOM | LATENT | FULL, EXPERTS | ROOM | BALANCED | WITHIN | LATENT | HSDP};
 
 static struct scenario make(int tp, int pp, int zero, int sequences, int kind, enum format format)
 {
@@ -43,6 +44,13 @@ static struct scenario make(int tp, int pp, int zero, int sequences, int kind, e
     if (kind & ADAPTER) {
         c->model.adapter_rows = 5;
         c->model.adapter_used = ADAPTER_FIRST_MICROBATCH;
+    }
+    if (kind & EXPERTS) {
+        c->model.moe = (struct moe_config){.experts = 5, .top_k = 2, .expert_ffn = 7, .shared_ffn = kind & HSDP ? 0 : 12, .dense = {1}, .routed_scaling = 1.5, .groups = 1, .groups_chosen = 1,
+            .balance = kind & BALANCED ? MOE_BALANCE_NOAUX_TC : MOE_BALANCE_NONE, .bias_update_rate = .01, .aux_loss_coeff = .2, .z_loss_coeff = .01,
+            .capacity_factor = kind & ROOM ? .8 : 0, .drop = kind & FULL ? MOE_DROP_POSITION : MOE_DROP_PROBS, .normalize_after_drop = kind & BALANCED, .row_alignment = 1 + tp};
+        c->model.initial = INITIAL_PYTORCH;
+        if (kind & WITHIN) c->layout.recompute.parts |= RECOMPUTE_MOE_PERMUTE | RECOMPUTE_MOE_ACTIVATION | RECOMPUTE_MOE_RMSNORM | RECOMPUTE_MOE_MLA_QKV;
     }
     for (int i = 0; i < pp; i++) c->layout.layers_per_stage[i] = pp == 1 ? 3 : 1 + i;
     c->train.global_batch = sequences * 2 * layout_data_ranks(&c->layout);
