@@ -158,6 +158,14 @@ static const struct choice_words { const struct site *site; const char *pattern,
     {&site_sp_gather_backward, "split-for-sum", "splits the gradient of what was gathered where it is a part of a sum over tp"},
 };
 
+static const char *when_of(char *text, size_t size, int step, int microbatch)
+{
+    if (step < 0) snprintf(text, size, "at the beginning");
+    else if (microbatch < 0) snprintf(text, size, "at the end of step %d", step);
+    else snprintf(text, size, "in step %d, micro-batch %d,", step, microbatch);
+    return text;
+}
+
 static const struct choice_words *words_of(const struct site *site)
 {
     for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
@@ -172,13 +180,11 @@ static void check_choices(const struct evidence *e, struct check_output *output,
         const struct choice_fact *fact = &rank->choices.items[i];
         const struct choice_words *words = words_of(fact->site);
         if (!words || fact->count == fact->whole) continue;
-        char name[32], when[64] = "at the beginning";
+        char name[32], when[64];
         unit_name(&e->config->model, fact->unit, name);
-        if (fact->step >= 0 && fact->microbatch < 0) snprintf(when, sizeof when, "at the end of step %d", fact->step);
-        else if (fact->step >= 0) snprintf(when, sizeof when, "step %d, micro-batch %d", fact->step, fact->microbatch);
         struct finding finding = finding_new(fact->site, place_at_unit(e->config, rank->rank, fact->step, fact->microbatch, fact->unit));
         finding_pattern(&finding, words->pattern);
-        finding_say(&finding, "rank %d, %s, %s, %s", rank->rank, name, when, words->words);
+        finding_say(&finding, "%s rank %d, %s, %s", when_of(when, sizeof when, fact->step, fact->microbatch), rank->rank, name, words->words);
         check_value(output, 1, 0);
         check_find(output, &finding);
     }
@@ -191,12 +197,12 @@ static void check_sums(const struct evidence *e, struct check_output *output, co
     for (int i = 0; i < rank->sums.count; i++) {
         const struct sum_fact *fact = &rank->sums.items[i];
         if (!tensor_sum_is_wrong(e->parallel, rank, i)) continue;
-        char name[32];
+        char name[32], when[64];
         unit_name(&e->config->model, fact->unit, name);
         struct finding finding = finding_new(fact->site, place_at_unit(e->config, rank->rank, fact->step, fact->microbatch, fact->unit));
         finding_pattern(&finding, "other-sum");
-        finding_say(&finding, "in step %d, micro-batch %d, what rank %d gets from %s in %s is not the sum of what the tp ranks gave",
-                    fact->step, fact->microbatch, rank->rank, fact->site->name, name);
+        finding_say(&finding, "%s what rank %d gets from %s in %s is not the sum of what the tp ranks gave", when_of(when, sizeof when, fact->step, fact->microbatch),
+                    rank->rank, fact->site->name, name);
         check_value(output, 1, 0);
         check_find(output, &finding);
         return; /* what follows may be its consequence */
@@ -240,7 +246,8 @@ static void check_slice_gradient(const struct evidence *e, struct check_output *
     struct finding finding = finding_new(site, place_at_unit(config, rank->rank, step, -1, unit));
     finding.expected = site == &site_sp_grad_divisor ? 1 : due;
     finding.got = site == &site_sp_grad_divisor ? divisor : made;
-    finding_pattern(&finding, made < due ? "missing-sum" : made > due ? "doubled-sum" : !good ? "calls-differ" : "divided");
+    bool other_format = call && call->format != config->precision.reduce;
+    finding_pattern(&finding, made < due ? "missing-sum" : made > due ? "doubled-sum" : !good ? (other_format ? "wrong-format" : "calls-differ") : "divided");
     if (divisor != 1) {
         finding_say(&finding, "in step %d rank %d divides the sum over tp of gradients of slices by %.6g in %s; due is the sum", step, rank->rank, divisor, name);
     } else {

@@ -19,11 +19,13 @@
 #include <string.h>
 
 #include "model/loss_convention.h"
+#include "model/params.h"
 #include "model/precision.h"
 #include "model/sites.h"
 #include "scenarios/check.h"
 #include "scenarios/facts.h"
 #include "scenarios/routing_due.h"
+#include "scenarios/sequence_sums.h"
 
 /* ---- on the wire ---- */
 
@@ -115,6 +117,8 @@ static const struct site *rounded_at(const struct record *record, const struct r
 {
     const struct site *first = facts_reduction_site(&record->config), *site = first;
     int unit = record->params.params[fact->param].unit;
+    bool sliced = param_sees_slice(&record->config.layout, &record->params.params[fact->param].info);
+    if (sliced && sequence_sums_other(record, rank, fact->step, unit) == &site_sp_grad_reduce) return &site_sp_grad_reduce;
     for (int i = 0; i < rank->reductions.count; i++) {
         const struct reduction_fact *reduction = &rank->reductions.items[i];
         if (reduction->site == first || reduction->step != fact->step || reduction->bucket != unit || reduction->values == 0) continue;
