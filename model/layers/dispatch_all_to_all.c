@@ -223,8 +223,9 @@ static struct tensor and_back(const struct layer_context *context, const struct 
 {
     const struct expert_parallel *ep = context->ep;
     struct step step = {.group = ep->group, .wire = precision_activation(context->precision), .kept = kept};
-    if (site == &site_ep_dispatch_grad && !decision_site(context->plan, &site_ep_grad_splits, context->where, true, true))
-        return back_unswapped(context, parts, site, &step, in);
+    bool is_swapped = site != &site_ep_dispatch_grad || decision_site(context->plan, &site_ep_grad_splits, context->where, true, true);
+    if (site == &site_ep_dispatch_grad) moe_note_returned(context, is_swapped ? parts->receive : parts->send);
+    if (!is_swapped) return back_unswapped(context, parts, site, &step, in);
     if (!in_two_steps(context)) return run_step(context, site, &step, in, parts->receive, parts->send);
     int inner = ep->inner->size, outer = ep->outer->size;
     int64_t *by_outer = swapped(context, parts->middle, inner, outer), *by_inner = swapped(context, parts->send, outer, inner);
@@ -328,6 +329,7 @@ static void send(const struct layer_context *context, struct dispatch *d, struct
     struct step step = {.wire = precision_activation(context->precision), .kept = arena, .stretch = stretch != 1 ? stretch : 0};
     struct arena_mark mark = arena_mark(context->scratch);
     x->received = out_and_there(context, &x->parts, &site_ep_dispatch, step, d->own_in, NULL);
+    moe_note_rows(context, DISPATCH_ARRIVED, x->received);
     arena_release(context->scratch, mark);
 }
 
@@ -346,6 +348,7 @@ static void bring_home(const struct layer_context *context, struct dispatch *d, 
     struct arena_mark mark = arena_mark(context->scratch);
     struct tensor restored = rows_alloc(context, d->rows, context->model->dim, context->scratch);
     context->ops->gather_rows(restored, rows, x->restored);
+    moe_note_rows(context, site == &site_ep_combine ? DISPATCH_LEAVES : DISPATCH_GRAD_LEAVES, restored);
     keep(home, and_back(context, &x->parts, site, restored, kept));
     arena_release(context->scratch, mark);
 }
@@ -373,6 +376,7 @@ static void combine_backward(const struct layer_context *context, struct dispatc
     struct step step = {.wire = precision_activation(context->precision), .probes = probes, .riding = riding,
                         .ledger = dispatch_ledger(context, d), .arrived = context->ep->arrived_ledger};
     struct tensor arrived = out_and_there(context, &x->parts, &site_ep_combine_grad, step, own, NULL);
+    moe_note_rows(context, DISPATCH_GRAD_ARRIVED, arrived);
     context->ops->gather_rows(d_out, arrived, x->sorted);
     arena_release(context->scratch, mark);
 }

@@ -236,9 +236,11 @@ void *moe_forward(const struct layer_context *context, struct tensor y, struct t
     if (context->model->moe.shared_ffn > 0) {
         struct tensor in = sequence_gather(context, &site_sp_gather, saved->normed, format, context->scratch);
         network_forward(context, &saved->shared, y, in, weights + FIRST_NETWORK, true, true, arena);
+        moe_note_shared(context, y, false);
         count_shared(context, &saved->dispatch, y);
         ops->vector_add(routed.data, routed.data, y.data, count);
         tensor_round(routed, format);
+        moe_note_shared(context, routed, true);
     }
     saved->dropout = dropout_forward(context, DROPOUT_FEED_FORWARD, routed);
     ops->vector_add(y.data, x.data, routed.data, count);
