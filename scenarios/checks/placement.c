@@ -212,15 +212,16 @@ static void check_sums(const struct evidence *e, struct check_output *output, co
 /* ---- gradients of what saw slices ---- */
 
 /* Outside layers the head's norm alone is whole on every rank. */
-static const struct call_record *slice_call(const struct model_config *model, const struct rank_record *rank, int step, int unit, int *ret_count)
+/* The call of its layer behind `before` others. */
+static const struct call_record *slice_call(const struct model_config *model, const struct rank_record *rank, int step, int unit, int before, int *ret_count)
 {
     const struct call_record *found = NULL;
     *ret_count = 0;
     for (int i = 0; rank->communicator && i < communicator_calls(rank->communicator); i++) {
         const struct call_record *call = communicator_call(rank->communicator, i);
         if (call->step != step || strcmp(call->purpose, site_sp_grad_reduce.name) != 0) continue;
-        if ((call->layer >= 0 ? call->layer + 1 : model->layers + 1) != unit) continue;
-        found = call;
+        if ((call->layer >= 0 ? call->layer + 1 : model->layers + 1) != unit_boundary(model, unit)) continue;
+        if (*ret_count == before) found = call;
         ++*ret_count;
     }
     return found;
@@ -230,8 +231,12 @@ static void check_slice_gradient(const struct evidence *e, struct check_output *
 {
     const struct run_config *config = &e->parallel->config;
     int64_t elements = sequence_sums_elements(e->parallel, rank, step, unit);
-    int made, due = elements > 0;
-    const struct call_record *call = slice_call(&config->model, rank, step, unit, &made);
+    int made, due = elements > 0, before = 0, behind = 0;
+    bool is_layer = unit >= 1 && unit <= config->model.layers, experts = unit_is_experts(&config->model, unit);
+    if (experts) before = sequence_sums_elements(e->parallel, rank, step, unit_boundary(&config->model, unit)) > 0; /* the layer's own comes first */
+    if (is_layer) behind = sequence_sums_elements(e->parallel, rank, step, config->model.layers + 1 + unit) > 0;
+    const struct call_record *call = slice_call(&config->model, rank, step, unit, before, &made);
+    made = made <= before ? 0 : made - before > due + behind ? made - before - behind : made - before < due ? made - before : due;
     double divisor = sequence_sums_divisor(rank, step, unit);
     char name[32];
     unit_name(&config->model, unit, name);
@@ -260,7 +265,11 @@ static void check_slice_gradient(const struct evidence *e, struct check_output *
 
 static void check_slice_gradients(const struct evidence *e, struct check_output *output, const struct rank_record *rank, int step)
 {
-    for (int unit = rank->first_unit; unit < rank->first_unit + rank->units; unit++) check_slice_gradient(e, output, rank, step, unit);
+    const struct run_config *config = &e->parallel->config;
+    for (int unit = rank->first_unit; unit < rank->first_unit + rank->units; unit++) {
+        check_slice_gradient(e, output, rank, step, unit);
+        if (unit >= 1 && unit <= config->model.layers && layout_ep(&config->layout) > 1) check_slice_gradient(e, output, rank, step, config->model.layers + 1 + unit);
+    }
 }
 
 /* ---- copies ---- */
