@@ -337,7 +337,7 @@ const struct routing_fact *dispatch_row_at(const struct evidence *e, const struc
 {
     struct source s = {.e = e, .rank = rank, .fact = fact, .own = &fact->dispatch};
     int64_t token = fact->slot[row] / fact->top_k, before = 0;
-    if (s.own->members == 0 || token < s.own->first_token || token >= s.own->first_token + s.own->tokens) return NULL;
+    if (s.own->members == 0 || s.own->experts == 0 || token < s.own->first_token || token >= s.own->first_token + s.own->tokens) return NULL;
     int expert = 0;
     while (fact->bounds[expert + 1] <= row) expert++;
     for (int64_t i = fact->bounds[expert]; i < row; i++) {

@@ -4,7 +4,8 @@
  *   all_gather   forward   counts, map, dispatch, combine       backward   combine_grad, gate_grad, dispatch_grad
  *   replicated   forward   combine                              backward   gate_grad, dispatch_grad
  *   tp ranks that share their tokens out: token_gather forward; gate_grad_gather, token_grad_gather backward
- *   expert tensor parallelism: row_reduce forward; input_grad_reduce backward
+ *   expert tensor parallelism: row_reduce forward; input_grad_reduce backward; with slices of the sequences counts and gather
+ *   before, output_grad_gather too
  * A forward that is made again (recompute full) makes its calls again. */
 #include "scenarios/dispatch_calls.h"
 
@@ -23,11 +24,18 @@ static const struct calls calls[] = {
     {&site_ep_gate_grad, true, BY_ALL_GATHER | BY_REPLICATED, {"", "reduce_scatter", "all_reduce"}},
     {&site_ep_dispatch_grad, true, BY_ALL_TO_ALL | BY_ALL_GATHER | BY_REPLICATED, {"all_to_all", "reduce_scatter", "all_reduce"}},
 };
-static const struct { const struct site *site; bool backward, of_copies; const char *op; } around[] = {
-    {&site_ep_token_gather, false, true, "all_gather"}, {&site_ep_gate_grad_gather, true, true, "all_gather"},
-    {&site_ep_token_grad_gather, true, true, "all_gather"}, {&site_etp_row_reduce, false, false, "all_reduce"},
-    {&site_etp_input_grad_reduce, true, false, "all_reduce"},
+/* Of tp ranks that share their tokens out; of expert tensor parallelism (with slices of the sequences: the second operation). */
+static const struct { const struct site *site; bool backward, of_copies; const char *op, *of_slices; } around[] = {
+    {&site_ep_token_gather, false, true, "all_gather", NULL}, {&site_ep_gate_grad_gather, true, true, "all_gather", NULL},
+    {&site_ep_token_grad_gather, true, true, "all_gather", NULL}, {&site_etp_row_reduce, false, false, "all_reduce", "reduce_scatter"},
+    {&site_etp_input_grad_reduce, true, false, "all_reduce", "reduce_scatter"}, {&site_etp_counts, false, false, NULL, "all_gather"},
+    {&site_etp_gather, false, false, NULL, "all_gather"}, {&site_etp_output_grad_gather, true, false, NULL, "all_gather"},
 };
+
+static const char *op_around(const struct layout *layout, size_t i)
+{
+    return layout->sequence_parallel ? around[i].of_slices : around[i].op;
+}
 
 static bool in_two_steps(const struct layout *layout)
 {
@@ -66,7 +74,7 @@ int64_t dispatch_calls_due(const struct record *record, const struct rank_record
     }
     for (size_t i = 0; i < sizeof around / sizeof *around; i++) {
         if (around[i].site != site) continue;
-        bool made = around[i].of_copies ? shares_tokens_out(layout) : layout->etp > 1;
+        bool made = around[i].of_copies ? shares_tokens_out(layout) : layout->etp > 1 && op_around(layout, i);
         return made ? (around[i].backward ? backwards : forwards) : 0;
     }
     return -1;
@@ -84,8 +92,9 @@ bool dispatch_call_due(const struct run_config *config, const struct site *site,
         return true;
     }
     for (size_t i = 0; i < sizeof around / sizeof *around; i++) {
-        if (around[i].site != site) continue;
-        *ret = (struct call_due){site, around[i].op, around[i].of_copies ? NULL : "sum", around[i].of_copies ? "ep_copies" : "tp", NULL};
+        const char *op = around[i].of_copies ? around[i].op : op_around(layout, i);
+        if (around[i].site != site || !op) continue;
+        *ret = (struct call_due){site, op, !strcmp(op, "all_gather") ? NULL : "sum", around[i].of_copies ? "ep_copies" : "tp", NULL};
         return true;
     }
     return false;

@@ -27,6 +27,24 @@ int64_t dispatch_count(double value, int64_t most)
     return value >= 0 && value <= (double)most ? (int64_t)value : 0;
 }
 
+void dispatch_transpose(const int64_t *lengths, int a_count, int b_count, int32_t *ret_index)
+{
+    int64_t at = 0, rows = 0;
+    for (int b = 0; b < b_count; b++) {
+        for (int a = 0; a < a_count; a++) {
+            rows = 0;
+            for (int before = 0; before < a * b_count + b; before++) rows += lengths[before];
+            for (int64_t i = 0; i < lengths[a * b_count + b]; i++) ret_index[at++] = (int32_t)(rows + i);
+        }
+    }
+}
+
+int64_t dispatch_most_rows(const struct layer_context *context)
+{
+    int64_t rows = layer_rows(context) > 256 ? layer_rows(context) : 256;
+    return 16 * rows * context->model->moe.top_k;
+}
+
 size_t dispatch_probes(const struct layer_context *context)
 {
     return context->ep->arrived_probes ? context->ep->probe_count : 0;
