@@ -183,10 +183,6 @@ static bool check_sequence_parallel(struct reader *reader, const struct model_co
                                  "sequences of %d tokens do not split into slices for tp %d: %d / %d = %.2f; nearest seq: %s, or sequence_parallel false", m->seq,
                                  l->tp, m->seq, l->tp, (double)m->seq / l->tp, multiples(m->seq, l->tp, list));
     }
-    if (l->etp > 1) {
-        return reader_fail_among(reader, BLAME("parallel.etp", "parallel.sequence_parallel"),
-                                 "etp %d splits each expert over ranks that sequence_parallel gives different tokens; allowed: etp 1, or sequence_parallel false", l->etp);
-    }
     if (layout_ep(l) > 1 && l->dispatcher == DISPATCH_REPLICATED) {
         return reader_fail_among(reader, BLAME("parallel.experts.dispatcher", "parallel.sequence_parallel"),
                                  "dispatcher replicated is not built with sequence_parallel; allowed: all_to_all or all_gather, or sequence_parallel false");

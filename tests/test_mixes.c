@@ -175,7 +175,7 @@ static void draw_slices(struct random_stream *r, struct run_config *config)
     int tp = config->layout.tp;
     const struct layout *l = &config->layout;
     bool spread = l->ep > 1 && (l->dispatcher == DISPATCH_REPLICATED || (l->experts_over_tp && l->ep % tp != 0));
-    if (tp == 1 || spread || l->etp > 1 || drawn(r, 2)) return; /* refused together */
+    if (tp == 1 || spread || drawn(r, 2)) return; /* refused together */
     config->model.seq -= config->model.seq % tp;
     config->layout.sequence_parallel = true;
 }
