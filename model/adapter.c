@@ -16,6 +16,12 @@ static bool is_used(const struct program *p, const struct microbatch *mb, int se
     return model_uses_adapter(&config->model, cell / microbatches, cell % microbatches);
 }
 
+/* The positions of each sequence that this rank has. */
+static int64_t first_of(const struct program *p)
+{
+    return program_slice_seq(p) == p->run->config->model.seq ? 0 : program_slice_seq(p) * p->record->tp;
+}
+
 /* The rows of one sequence. */
 static struct tensor rows_of(struct tensor t, int64_t sequence, int64_t seq)
 {
@@ -32,10 +38,10 @@ void adapter_forward(struct program *p, const struct microbatch *mb, const struc
     struct tensor w = unit_param_tensor(unit, unit->count - 1, storage);
     for (int i = 0; i < layout_sequences_per_microbatch(p->run->config); i++) {
         if (!is_used(p, mb, i)) continue;
-        struct tensor rows = rows_of(y, i, model->seq);
-        for (int t = 0; t < model->seq; t++) {
+        struct tensor rows = rows_of(y, i, program_slice_seq(p));
+        for (int64_t t = 0; t < rows.shape[0]; t++) {
             char *row = element_at(rows.data, (size_t)t * dim, storage);
-            p->run->ops->vector_add(row, row, element_at(w.data, (size_t)(t % model->adapter_rows) * dim, storage), dim);
+            p->run->ops->vector_add(row, row, element_at(w.data, (size_t)((first_of(p) + t) % model->adapter_rows) * dim, storage), dim);
         }
         tensor_round(rows, p->run->config->precision.residual);
     }
@@ -47,10 +53,10 @@ void adapter_backward(struct program *p, const struct microbatch *mb, const stru
     if (model->adapter_rows == 0) return;
     struct arena_mark mark = arena_mark(mb->arena);
     int32_t *of_position = arena_alloc(mb->arena, (size_t)model->seq * sizeof *of_position);
-    for (int t = 0; t < model->seq; t++) of_position[t] = t % model->adapter_rows;
+    for (int64_t t = 0; t < program_slice_seq(p); t++) of_position[t] = (int32_t)((first_of(p) + t) % model->adapter_rows);
     for (int i = 0; i < layout_sequences_per_microbatch(p->run->config); i++) {
         if (is_used(p, mb, i))
-            p->run->ops->embedding_backward(unit_grad_tensor(unit, unit->count - 1, p->run->ops->storage), of_position, rows_of(dy, i, model->seq));
+            p->run->ops->embedding_backward(unit_grad_tensor(unit, unit->count - 1, p->run->ops->storage), of_position, rows_of(dy, i, program_slice_seq(p)));
     }
     arena_release(mb->arena, mark);
 }

@@ -2,7 +2,7 @@
  *
  * Selection bias (balance noaux_tc): a layer's buffer [experts] in the run's storage, fp32 at least, 0 at first. The tokens
  * that each expert was chosen for, padding left out, add up over the micro-batches of a step; then, once a step, they are
- * summed over the data ranks (one all-reduce for the layers of a stage, site ep.count_reduce), and
+ * summed over the data ranks, and over tp where each has a slice of the tokens (one all-reduce for the layers of a stage, site ep.count_reduce), and
  *   bias[e] += bias_update_rate * sign(mean of the counts - count[e])
  * also in a step whose update loss scaling leaves out, as Megatron-LM has it (finalize_model_grads: after the gradients'
  * last reduction). Every data rank computes the same, so copies stay equal.
@@ -47,7 +47,7 @@ void balance_begin(struct program *p)
 static void find_cells(struct program *p, struct microbatch *mb)
 {
     const struct run_config *config = p->run->config;
-    int per = layout_sequences_per_microbatch(config), seq = config->model.seq;
+    int per = layout_sequences_per_microbatch(config), seq = (int)program_slice_seq(p), whole = config->model.seq, first = seq < whole ? seq * p->record->tp : 0;
     mb->cell_first = arena_zalloc(mb->arena, (size_t)(per + 1) * sizeof *mb->cell_first);
     mb->aux_scale = arena_zalloc(mb->arena, (size_t)per * sizeof *mb->aux_scale);
     mb->padding = arena_alloc(mb->arena, (size_t)(per * seq) * sizeof *mb->padding);
@@ -60,7 +60,7 @@ static void find_cells(struct program *p, struct microbatch *mb)
         last = cell;
     }
     mb->cell_first[mb->cells] = (int64_t)per * seq;
-    for (int t = 0; t < per * seq; t++) mb->padding[t] = mb->documents[t] == DOCUMENT_PADDING;
+    for (int t = 0; t < per * seq; t++) mb->padding[t] = mb->documents[t / seq * whole + first + t % seq] == DOCUMENT_PADDING;
 }
 
 static struct routing_fact *fact_of(struct program *p, int microbatch, const struct unit *unit)
@@ -77,7 +77,7 @@ static void begin_fact(struct program *p, const struct microbatch *mb, const str
 {
     const struct run_config *config = p->run->config;
     const struct moe_config *moe = &config->model.moe;
-    int64_t tokens = (int64_t)layout_sequences_per_microbatch(config) * config->model.seq;
+    int64_t tokens = layout_sequences_per_microbatch(config) * program_slice_seq(p);
     int dispatched = layout_ep(&config->layout) > 1 ? DISPATCH_STAGES + 2 : 0;
     int64_t numbers = tokens * (2 * moe->experts + (8 + dispatched) * moe->top_k + 4);
     p->routing_fact = (struct routing_fact){.step = p->step, .microbatch = microbatch, .unit = unit->index,
@@ -157,7 +157,7 @@ void balance_update(struct program *p)
         at += experts;
     }
     struct comm how = {.site = &site_ep_count_reduce, .where = program_where(p, -1, -1)};
-    all_reduce(p->communicator, p->dp, &how, (struct buffer){summed, (size_t)(layers * experts), FORMAT_FP64, FORMAT_FP64, NULL}, REDUCE_SUM);
+    all_reduce(p->communicator, p->counting, &how, (struct buffer){summed, (size_t)(layers * experts), FORMAT_FP64, FORMAT_FP64, NULL}, REDUCE_SUM);
     at = summed;
     for (int i = 0; i < p->units_count; i++) {
         if (!p->balance[i].counts) continue;

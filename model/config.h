@@ -189,7 +189,7 @@ struct layout {
     bool experts_over_tp;                   /* expert-parallel groups span the tp ranks too */
     enum moe_dispatcher dispatcher;
     int ep_inner;                           /* all_to_all in two steps: members of an inner group; 0 or 1: in one */
-    bool sequence_parallel;                 /* between tensor-parallel parts each tp rank has its run of every sequence's positions */
+    bool sequence_parallel;                 /* has a meaning with tp > 1: between tensor-parallel parts each tp rank has its run of every sequence's positions */
     int microbatches;
     char schedule[SCHEDULE_NAME_MAX];       /* "GPipe", "1F1B" */
     bool send_sync;
@@ -234,6 +234,8 @@ static inline int layout_shards_alike(const struct layout *l) { return l->dispat
 /* Ranks that read different sequences; where experts are replicated, fewer than there are in dp_replicate x dp_shard. */
 static inline int layout_data_ranks(const struct layout *l) { return l->dp_replicate * l->dp_shard / layout_shards_alike(l); }
 static inline int layout_ranks(const struct layout *l) { return l->pp * l->dp_replicate * l->dp_shard * l->tp; }
+/* Does a tp rank have a slice of each sequence between tensor-parallel parts? */
+static inline bool layout_slices_sequences(const struct layout *l) { return l->sequence_parallel && l->tp > 1; }
 /* The same work on one rank: pp 1, dp 1, one micro-batch, zero 0. */
 struct layout layout_standalone(const struct model_config *model);
 

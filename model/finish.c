@@ -125,7 +125,7 @@ static double owned_part(struct program *p, const struct unit *unit)
     for (int k = 0; k < unit->slices_count; k++) {
         const struct slice *slice = &unit->slices[k];
         const struct unit_param *q = &unit->params[slice->i];
-        if (q->frozen || q->info->cut == CUT_NONE || slice->count == 0) continue;
+        if (q->frozen || q->whole || slice->count == 0) continue;
         double part = part_of_norm(p, element_at(unit->reduced, slice->at, storage_of(p)), (size_t)slice->count);
         all = largest ? fmax(all, part) : all + part;
     }
@@ -307,6 +307,7 @@ void step_finish(struct program *p)
 {
     flush(p);
     for (int i = 0; i < p->units_count; i++) keep_unreduced(p, &p->units[i]);
+    sequence_grads_sum(p);
     second_reduction_tied(p);
     bool skipped = loss_scale_unscale(p);
     grad_scale(p);

@@ -49,6 +49,8 @@ static void make_groups(struct program *p)
     } else {
         p->norm_group = alike ? p->pp : communicator_group_over(p->communicator, "model", model_axes, 2);
     }
+    static const char *const token_axes[] = {"dp_replicate", "dp_shard", "tp"};
+    p->counting = layout_slices_sequences(layout) ? communicator_group_over(p->communicator, "dp_tp", token_axes, 3) : p->dp;
     if (p->tied_apart && (p->is_first || p->is_last)) {
         int me = rank_id(p->rank), pair[2] = {mesh_rank_at(&p->run->mesh, me, "pp", 0),
                                               mesh_rank_at(&p->run->mesh, me, "pp", layout->pp - 1)};
@@ -214,7 +216,7 @@ static struct buffer activations(const struct program *p, struct tensor t, size_
 static struct tensor activation_buffer(struct program *p, struct microbatch *mb)
 {
     const struct run_config *config = p->run->config;
-    int64_t rows = (int64_t)layout_sequences_per_microbatch(config) * config->model.seq;
+    int64_t rows = layout_sequences_per_microbatch(config) * program_slice_seq(p);
     enum format storage = p->run->ops->storage;
     size_t bytes = (size_t)(rows * config->model.dim) * format_storage_bytes(storage);
     return tensor_2d(arena_alloc(mb->arena, bytes), storage, rows, config->model.dim);

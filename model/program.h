@@ -53,6 +53,7 @@ struct program {
     struct rank_record *record;
     struct communicator *communicator;
     struct group *pp, *dp, *norm_group, *embedding;
+    struct group *counting;          /* ranks that hold different tokens */
     struct tensor_parallel tensor_parallel; /* with tp 1: no group */
     struct expert_parallel expert_parallel; /* with ep 1 and etp 1: no group */
     int experts_first, experts_count; /* that it holds */
@@ -104,6 +105,8 @@ void step_finish(struct program *p);
 /* second_reduction.c */
 void second_reduction_replicas(struct program *p, struct unit *unit);
 void second_reduction_tied(struct program *p);
+/* sequence_grads.c */
+void sequence_grads_sum(struct program *p);
 /* capture.c: tensors for the comparison */
 void capture_params(struct program *p, int step);
 void capture_gradients(struct program *p);
@@ -119,6 +122,12 @@ double grad_extra_factor(struct program *p, const struct site *site, const struc
 void grad_accumulate(struct program *p, struct unit *unit, struct where where);
 void grad_accumulate_reduced(struct program *p, struct unit *unit, struct where where);
 
+/* Positions of each sequence that this rank has between tensor-parallel parts: all, or its slice (layers/sequence_parallel.h). */
+static inline int64_t program_slice_seq(const struct program *p)
+{
+    const struct run_config *config = p->run->config;
+    return layout_slices_sequences(&config->layout) ? config->model.seq / config->layout.tp : config->model.seq;
+}
 struct where program_where(const struct program *p, int microbatch, int unit);
 struct unit *program_unit(struct program *p, int index, int part); /* NULL: not on this stage */
 void record_rows(struct program *p, int microbatch, int unit, const struct site *site, int part, struct tensor rows);

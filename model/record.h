@@ -60,7 +60,8 @@ enum sketch_kind {
 };
 /* Values at a site inside a unit's forward, or at its end (layer.forward), of one sequence; with train_options.look.
  * part: which of the site's several tensors; row: a checksum of each position's bits. */
-struct rows_fact { int step, sequence, unit, part, tp /* who has it */; const struct site *site; const uint64_t *row; /* [seq] */ double value[5]; /* vector_sketch */ };
+struct rows_fact { int step, sequence, unit, part, tp /* who has it */; const struct site *site; const uint64_t *row; /* [count] */ int first, count; /* positions: all, or a slice of them */ double value[5]; /* vector_sketch */ };
+/* Where a tp rank has a slice of the sequence, its sketch with zeros elsewhere: those of all add up to the sequence's. */
 struct sketch_fact { int step, microbatch, sequence /* global index within the step, as due */, unit; enum sketch_kind kind; double value[5]; /* vector_sketch */ bool finite; };
 
 /* Parameter versions a unit computed with: the step whose weights each shard carried (due: all = step). */
@@ -83,6 +84,7 @@ struct gradient_fact {
     int pieces, probe_count; const double *probe; /* [pieces * probe_count]: a unit that buckets cut has a set of probes a piece */
     int call_layer;                        /* LOCAL only: `layer` of the reduction's call; a bucket has that of the unit that completed it */
     double sketch[5];                      /* LOCAL only: vector_sketch of each of the unit's parameters, added up: linear in the gradient */
+    double slice_sketch[5];                /* LOCAL only: of those among them that saw a slice (parallel.sequence_parallel), which are summed over tp too */
     bool finite;
 };
 /* A factor that multiplied or divided a gradient. */
@@ -100,8 +102,9 @@ struct norm_fact { int step; double local /* of what this rank owns, each elemen
  * second ones (hsdp.replicate_reduce, tied.grad_reduce) reduce a unit once a step: microbatch -1, bucket is the unit. */
 struct reduction_fact { const struct site *site; int step, microbatch, bucket; int parts; const double *sent /* [parts * 5]: what goes to each member; one where all get the same */; double received[5]; int bits; int64_t values /* significant bits of what came out (model/precision.h) */; };
 /* One sum over tensor-parallel ranks, in the order in which a rank makes them: what it gave and what it got, as sketches;
- * with train_options.watch. */
-struct sum_fact { const struct site *site; int step, microbatch, unit; double sent[5], received[5]; };
+ * with train_options.watch. With sequence parallelism gathers too, and each has a slice of what was given or got: its sketch
+ * is that of the whole with zeros elsewhere. scattered: what was got is such a slice. microbatch -1: at the end of a step. */
+struct sum_fact { const struct site *site; int step, microbatch, unit; bool scattered; double sent[5], received[5]; };
 /* train.check_finite: what a rank says of its input to a reduction, and whether that was finite. */
 struct finite_fact { int step, microbatch, unit /* of the bucket's first piece */; bool said, was; };
 /* Loss scaling: what the loss was multiplied by, whether a gradient that is not finite was found, here and anywhere,

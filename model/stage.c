@@ -25,6 +25,12 @@ static int64_t rows_of(const struct program *p)
     return (int64_t)layout_sequences_per_microbatch(p->run->config) * p->run->config->model.seq;
 }
 
+/* Those of them that this rank has between tensor-parallel parts. */
+static int64_t slice_rows(const struct program *p)
+{
+    return layout_sequences_per_microbatch(p->run->config) * program_slice_seq(p);
+}
+
 struct microbatch *stage_open(struct program *p, int microbatch)
 {
     struct microbatch *mb = &p->microbatches[microbatch];
@@ -45,10 +51,10 @@ void stage_close(struct program *p, int microbatch)
     mb->arena = NULL;
 }
 
-/* [T, dim] with room for the probes behind. */
+/* [T, dim], or a slice, with room for the probes behind. */
 static struct tensor gradient_buffer(struct program *p, struct microbatch *mb, void **ret_probes)
 {
-    int64_t rows = rows_of(p), dim = p->run->config->model.dim;
+    int64_t rows = slice_rows(p), dim = p->run->config->model.dim;
     size_t bytes = format_storage_bytes(storage_of(p)), probes = p->units[0].probe_count;
     char *data = arena_alloc(mb->arena, ((size_t)(rows * dim) + probes) * bytes);
     *ret_probes = data + (size_t)(rows * dim) * bytes;
@@ -64,24 +70,30 @@ void record_sketches(struct program *p, int microbatch, int unit, enum sketch_ki
 {
     const struct run_config *config = p->run->config;
     int per = layout_sequences_per_microbatch(config);
-    size_t count = (size_t)config->model.seq * (size_t)config->model.dim;
+    size_t count = (size_t)program_slice_seq(p) * (size_t)config->model.dim, all = (size_t)config->model.seq * (size_t)config->model.dim;
+    size_t bytes = format_storage_bytes(activations.storage);
+    struct arena_mark mark = arena_mark(p->scratch);
+    char *whole = count < all ? arena_zalloc(p->scratch, all * bytes) : NULL; /* a slice where it stands, zeros elsewhere */
     for (int i = 0; i < per; i++) {
         struct sketch_fact fact = {.step = p->step, .microbatch = microbatch, .unit = unit, .kind = kind, .finite = true};
         fact.sequence = (p->data_rank * config->layout.microbatches + microbatch) * per + i;
-        const char *data = (const char *)activations.data + (size_t)i * count * format_storage_bytes(activations.storage);
-        p->run->ops->vector_sketch(fact.value, data, count);
+        const char *data = (const char *)activations.data + (size_t)i * count * bytes;
+        if (whole) memcpy(whole + (size_t)p->record->tp * count * bytes, data, count * bytes);
+        p->run->ops->vector_sketch(fact.value, whole ? whole : data, all);
         fact.finite = fact.value[4] - fact.value[4] == 0;
         record_push(p->record, sketches, fact);
     }
+    arena_release(p->scratch, mark);
 }
 
 void record_rows(struct program *p, int microbatch, int unit, const struct site *site, int part, struct tensor rows)
 {
     const struct run_config *config = p->run->config;
-    int per = layout_sequences_per_microbatch(config), seq = config->model.seq;
+    int per = layout_sequences_per_microbatch(config), seq = (int)(rows.shape[0] / per);
     size_t row_bytes = (size_t)(rows.shape[1] * format_storage_bytes(rows.storage)), row = (size_t)rows.shape[1];
     for (int i = 0; i < per; i++) {
-        struct rows_fact fact = {.step = p->step, .unit = unit, .part = part, .site = site, .tp = p->record->tp};
+        struct rows_fact fact = {.step = p->step, .unit = unit, .part = part, .site = site, .tp = p->record->tp, .count = seq};
+        fact.first = seq < config->model.seq ? seq * p->record->tp : 0;
         const char *data = (const char *)rows.data + (size_t)i * (size_t)seq * row_bytes;
         uint64_t *checksums = arena_alloc(p->record->arena, (size_t)seq * sizeof *checksums);
         fact.sequence = (p->data_rank * config->layout.microbatches + microbatch) * per + i;
@@ -158,7 +170,7 @@ static struct layer_context layer_context(struct program *p, struct microbatch *
     return (struct layer_context){.model = &config->model, .ops = p->run->ops, .precision = &config->precision, .seq = config->model.seq,
         .batch = layout_sequences_per_microbatch(config), .positions = mb->positions,
         .documents = config->model.document_mask ? mb->documents : NULL, .scratch = p->scratch,
-        .tp = config->layout.tp > 1 ? &p->tensor_parallel : NULL, .ep = layout_ep(&config->layout) > 1 || config->layout.etp > 1 ? &p->expert_parallel : NULL, .plan = p->run->plan, .where = WHERE_NONE, .record = p->record, .watch = p->run->options->watch,
+        .tp = config->layout.tp > 1 ? &p->tensor_parallel : NULL, .ep = layout_ep(&config->layout) > 1 || config->layout.etp > 1 ? &p->expert_parallel : NULL, .sequence_split = layout_slices_sequences(&config->layout), .plan = p->run->plan, .where = WHERE_NONE, .record = p->record, .watch = p->run->options->watch,
         .recompute = recompute_within(&config->layout.recompute),
         .dropout = {.seed = config->seed, .step = p->step, .first_sequence = mb->first_sequence,
                     .of_rank_0 = mb->first_sequence - (int64_t)p->data_rank * (config->train.global_batch / p->context.data_ranks),
@@ -383,8 +395,8 @@ void stage_forward(struct program *p, int microbatch)
         struct unit *experts = experts_of(p, unit);
         unshard(p, unit, where, false);
         if (experts) unshard(p, experts, where, false);
-        struct tensor y = tensor_2d(arena_alloc(mb->arena, (size_t)(rows_of(p) * model->dim) * format_storage_bytes(storage_of(p))),
-                                    storage_of(p), rows_of(p), model->dim);
+        struct tensor y = tensor_2d(arena_alloc(mb->arena, (size_t)(slice_rows(p) * model->dim) * format_storage_bytes(storage_of(p))),
+                                    storage_of(p), slice_rows(p), model->dim);
         if (unit->index == 0) {
             context.where = where;
             embedding_forward(&context, y, mb->tokens, unit_param_tensor(unit, 0, storage_of(p)));
@@ -500,6 +512,7 @@ void stage_backward(struct program *p, int microbatch)
         unit_begin_gradient(unit, &p->context, where);
         if (experts) unit_begin_gradient(experts, &p->context, where);
         if (unit->index == 0) {
+            context.where = where;
             embedding_backward(&context, unit_grad_tensor(unit, 0, storage_of(p)), mb->tokens, dy);
         } else {
             void *probes;

@@ -27,7 +27,7 @@ struct param_info {
     char name[64];
     int dims;                       /* 1 or 2 */
     int64_t shape[2];               /* [out, in]; vectors [width] */
-    bool is_bias, is_norm, is_embedding, is_adapter;
+    bool is_bias, is_norm, is_embedding, is_adapter, is_router;
     bool is_expert; int expert;     /* of a routed expert: which */
     bool writes_residual;           /* a matrix whose output is added to the residual stream */
     int64_t fan_in;                 /* of a bias: its matrix' */
@@ -57,6 +57,7 @@ struct expert_parallel {
     struct group *tensor;                 /* etp: whose members share each expert's matrices; NULL: they are whole */
     struct group *copies;                 /* tp ranks that hold the same tokens and are in one ep group: each dispatches its part of them; NULL: none */
     enum moe_dispatcher dispatcher;
+    bool over_tp;                         /* group spans tp ranks */
     int first, count;                     /* experts of this rank */
     struct dispatch_map *map;             /* NULL: every use has its own */
     /* Backward. What rides with a gradient to the experts that it goes to, where it becomes a part of theirs: the sender's
@@ -87,7 +88,8 @@ struct layer_context {                    /* what is the same for all layers of 
     const int32_t *documents;             /* [T], or NULL where the mask does not use them */
     const struct tensor_parallel *tp;
     const struct expert_parallel *ep;
-    bool sequence_split;                  /* tp ranks hold different positions of the same sequences */
+    bool sequence_split;                  /* between tensor-parallel parts each tp rank has its run of every sequence's positions */
+    const struct tensor_parallel *slices; /* of a block that sees its slice alone (layers/moe.c): who has the others; NULL elsewhere */
     struct arena *scratch;                /* released before return */
     struct dropout_streams dropout;
     unsigned recompute;                   /* of enum recompute_part: what is not kept for the backward */
@@ -103,7 +105,8 @@ struct layer_context {                    /* what is the same for all layers of 
 };
 
 /* weights, gradients: the layer's tensors in the order of layer_params.
- * y = layer(x); x, y [T, C]. y may not be x; x must stay alive for the backward. */
+ * y = layer(x); x, y [T, C]. y may not be x; x must stay alive for the backward. With sequence_split x, y, dx and dy, of layers,
+ * embedding and head, are slices: [T / tp, C] (layers/sequence_parallel.h). */
 struct layer_saved *layer_forward(const struct layer_context *context, struct tensor y, struct tensor x,
                                   const struct tensor *weights, struct arena *arena);
 /* dx [T, C] from dy [T, C]; dy must stay alive until backward_weight. */

@@ -48,6 +48,13 @@ static void lay_out(struct unit *unit, bool frozen)
     }
 }
 
+/* What every tp rank has whole must be known to be. */
+static bool is_known_whole(const struct unit_context *context, const struct unit_param *p, struct where where, int unit)
+{
+    const struct site *site = p->adapter ? &site_tp_adapter_placement : &site_tp_tag;
+    return context->config->layout.tp == 1 || choice_site(context->plan, context->record, site, where, unit, true);
+}
+
 void unit_init(struct unit *unit, const struct unit_context *context, int index, int part, const int *params,
                int params_count, const struct param_table *table, const bool *frozen)
 {
@@ -71,6 +78,7 @@ void unit_init(struct unit *unit, const struct unit_context *context, int index,
         where.param = table->params[params[i]].info.name;
         p->frozen = frozen[params[i]] && decision_site(context->plan, &site_fsdp_attributes, where, true, true);
         p->no_decay = train_exempts_from_decay(&context->config->train, p->dims) && decision_site(context->plan, &site_fsdp_no_decay, where, true, true);
+        p->whole = p->info->cut == CUT_NONE && is_known_whole(context, p, where, index);
         p->shard_rows = (p->rows + shards - 1) / shards;
     }
     lay_out(unit, false);
@@ -172,6 +180,20 @@ void unit_hold_rows(struct unit *unit, const struct unit_context *context, struc
     }
 }
 
+/* How a parameter is cut over tp: as its description says, or in one piece over keys and values. */
+static struct param_info cut_of(const struct unit *unit, const struct unit_context *context, const struct unit_param *p)
+{
+    struct param_info info = *p->info;
+    struct where where = WHERE_NONE;
+    where.rank = context->record->rank;
+    where.stage = context->record->stage;
+    where.layer = unit_layer(context, unit->index);
+    where.param = info.name;
+    if (context->config->layout.tp == 1 || info.cut != CUT_ROWS || info.sections < 2) return info;
+    if (!choice_site(context->plan, context->record, &site_tp_cut_order, where, unit->index, true)) info.sections = 1;
+    return info;
+}
+
 /* Numbers of experts in the string order of their names: 0, 1, 10, 11, 2, ... */
 static int in_string_order(int expert, int experts)
 {
@@ -221,14 +243,15 @@ static void load_param(struct unit *unit, const struct unit_context *context, in
     enum format storage = context->ops->storage;
     const struct unit_param *p = &unit->params[i];
     int tp = context->config->layout.tp, me = context->record->tp;
+    struct param_info info = cut_of(unit, context, p);
     void *own;
     const void *whole = initial_values(unit, context, p, initial, &own);
     for (int k = 0; k < unit->slices_count; k++) {
         const struct slice *slice = &unit->slices[k];
         if (slice->i != i || slice->count == 0) continue;
-        param_cut_copy(element_at(unit->master, slice->at, storage), whole, storage, p->info, tp, me, slice->first, slice->count);
+        param_cut_copy(element_at(unit->master, slice->at, storage), whole, storage, &info, tp, me, slice->first, slice->count);
     }
-    if (!unit->sharded) param_cut_copy(element_at(unit->full, p->full_at, storage), whole, storage, p->info, tp, me, 0, p->rows * p->columns);
+    if (!unit->sharded) param_cut_copy(element_at(unit->full, p->full_at, storage), whole, storage, &info, tp, me, 0, p->rows * p->columns);
     free(own);
 }
 

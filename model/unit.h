@@ -32,6 +32,7 @@ struct unit_param {
     int64_t rows, columns;           /* of this rank's part, where tensor parallelism splits it */
     const struct param_info *info;
     bool frozen, adapter, no_decay;
+    bool whole;                      /* on every tp rank, and known to be (tp.tag) */
     size_t full_at;                  /* elements, into full and grad */
     int64_t shard_rows;              /* zero 3: rows of each shard, padding included */
     size_t shard_at;                 /* zero 3: elements, into every rank's shard */

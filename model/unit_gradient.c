@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "model/choices.h"
+#include "model/params.h"
 #include "model/precision.h"
 #include "model/vectors.h"
 
@@ -112,7 +113,11 @@ void unit_record_gradient(const struct unit *unit, const struct unit_context *co
         double sketch[5];
         if (p->frozen) continue;
         context->ops->vector_sketch(sketch, element_at(unit->grad, p->full_at, context->ops->storage), (size_t)(p->rows * p->columns));
-        for (int k = 0; k < 5; k++) fact.sketch[k] += sketch[k];
+        bool slice = param_sees_slice(&context->config->layout, p->info);
+        for (int k = 0; k < 5; k++) {
+            fact.sketch[k] += sketch[k];
+            fact.slice_sketch[k] += slice ? sketch[k] : 0;
+        }
         fact.finite = fact.sketch[4] - fact.sketch[4] == 0;
     }
     record_push(context->record, gradients, fact);

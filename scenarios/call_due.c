@@ -10,6 +10,7 @@ bool call_due(const struct run_config *config, const struct site *site, struct c
 {
     const struct layout *layout = &config->layout;
     bool apart = layout_ep(layout) > 1, scattered = layout->zero >= ZERO_2, steps = layout_ep_shards(layout) > 1;
+    const char *over_tp = layout_slices_sequences(layout) ? "reduce_scatter" : "all_reduce";
     const char *model = layout->zero == ZERO_0 && layout->tp == 1 && !apart ? "pp" : "model";
     const char *shards = steps ? "edp_shard" : "dp_shard", *copies = steps && layout->dispatcher != DISPATCH_REPLICATED ? "edp" : "dp";
     const struct call_due table[] = {
@@ -23,12 +24,18 @@ bool call_due(const struct run_config *config, const struct site *site, struct c
         {&site_loss_report_reduce, "all_reduce", "avg", "dp", NULL},
         {&site_clip_norm_reduce, "all_reduce", "sum", model, NULL},
         {&site_amp_found_inf_reduce, "all_reduce", "max", model, NULL},
-        {&site_tp_embedding_reduce, "all_reduce", "sum", "tp", NULL},
-        {&site_tp_row_reduce, "all_reduce", "sum", "tp", NULL},
-        {&site_tp_input_grad_reduce, "all_reduce", "sum", "tp", NULL},
+        {&site_tp_embedding_reduce, over_tp, "sum", "tp", NULL},
+        {&site_tp_row_reduce, over_tp, "sum", "tp", NULL},
+        {&site_tp_input_grad_reduce, over_tp, "sum", "tp", NULL},
         {&site_tp_loss_reduce, "all_reduce", "sum", "tp", NULL},
         {&site_tp_loss_max, "all_reduce", "max", "tp", NULL},
-        {&site_ep_count_reduce, "all_reduce", "sum", "dp", NULL},
+        {&site_sp_gather, "all_gather", NULL, "tp", NULL},
+        {&site_sp_gather_again, "all_gather", NULL, "tp", NULL},
+        {&site_sp_output_grad_gather, "all_gather", NULL, "tp", NULL},
+        {&site_sp_grad_reduce, "all_reduce", "sum", "tp", NULL},
+        {&site_sp_capacity_gather, "all_gather", NULL, "tp", NULL},
+        {&site_sp_aux_count_reduce, "all_reduce", "sum", "tp", NULL},
+        {&site_ep_count_reduce, "all_reduce", "sum", layout_slices_sequences(layout) ? "dp_tp" : "dp", NULL},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         if (table[i].site != site) continue;

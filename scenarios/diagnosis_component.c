@@ -33,7 +33,8 @@ static bool calls_are_due(const struct evidence *e, const struct diagnosis_group
     const struct record *record = e->parallel;
     struct call_due due;
     if (!call_due(&record->config, group->site, &due)) return false;
-    bool sums = group->site == &site_tp_row_reduce || group->site == &site_tp_input_grad_reduce;
+    bool sums = group->site == &site_tp_row_reduce || group->site == &site_tp_input_grad_reduce || group->site == &site_sp_gather ||
+                group->site == &site_sp_gather_again || group->site == &site_sp_output_grad_gather || group->site == &site_sp_grad_reduce;
     bool by_layer = sums || (group->site == &site_fsdp_unshard && record->config.layout.zero == ZERO_3);
     for (int r = 0; r < record->ranks; r++) {
         const struct communicator *log = record->rank[r].communicator;

@@ -36,11 +36,11 @@ static double expert_parameter_count(const struct model_config *m)
     return count;
 }
 
-/* Stored elements a token and layer between forward and backward. */
-static double layer_activation(const struct model_config *m)
+/* Stored elements a token and layer between forward and backward; copies: tp ranks that each have the residual stream whole. */
+static double layer_activation(const struct model_config *m, double copies)
 {
     double experts = m->moe.experts > 0 ? m->moe.top_k * (4.0 * m->dim + 5.0 * m->moe.expert_ffn) + 4.0 * m->moe.shared_ffn + 3.0 * m->moe.experts : 0;
-    return 8.0 * m->dim + 3.0 * m->head_dim * (m->heads + 2.0 * m->kv_heads) + 4.0 * m->ffn + m->heads + experts;
+    return copies * 8.0 * m->dim + 3.0 * m->head_dim * (m->heads + 2.0 * m->kv_heads) + 4.0 * m->ffn + m->heads + experts;
 }
 
 static void add_run(const struct run_config *config, const struct layout *layout, struct estimate *ret)
@@ -62,10 +62,11 @@ static void add_run(const struct run_config *config, const struct layout *layout
     ret->history += steps * units * data_ranks * (64 * data_ranks * microbatches + 256 * microbatches);
     ret->history += steps * units * config->train.global_batch * 3 * 96;
     bool again = layout->recompute.mode == RECOMPUTE_FULL;
-    double kept = again ? 2.0 * m->dim : layer_activation(m); /* input and its gradient; one layer whole, once a stage */
+    double copies_of_stream = layout_slices_sequences(layout) ? 1 : layout->tp;
+    double kept = again ? 2.0 * m->dim * copies_of_stream : layer_activation(m, copies_of_stream); /* input and its gradient; one layer whole, once a stage */
     if (m->dropout > 0) ret->history += steps * m->layers * config->train.global_batch * 2 * (again ? 2 : 1) * (double)sizeof(struct draw_fact);
     ret->activations +=
-        width * data_ranks * tokens_here * (in_flight * m->layers * kept + (again ? layout->pp * layer_activation(m) : 0) + 3.0 * m->vocab);
+        width * data_ranks * tokens_here * (in_flight * m->layers * kept + (again ? layout->pp * layer_activation(m, copies_of_stream) : 0) + 3.0 * m->vocab);
     ret->data += tokens * steps * (12 + 16);
     ret->ranks += 512e3 * layout_ranks(layout);
 }

@@ -189,7 +189,9 @@ double facts_auxiliary(const struct record *record, int step)
     struct loss_cut cut = loss_cut_of(&record->config);
     double sum = 0;
     for (int r = 0; r < record->ranks; r++) {
-        for (int i = 0; facts_is_first_reader(record, &record->rank[r]) && i < record->rank[r].routings.count; i++) {
+        const struct rank_record *rank = &record->rank[r];
+        bool reads = facts_is_first_reader(record, rank) || (layout_slices_sequences(&record->config.layout) && rank->shard % layout_shards_alike(&record->config.layout) == 0);
+        for (int i = 0; reads && i < rank->routings.count; i++) {
             const struct routing_fact *fact = &record->rank[r].routings.items[i];
             for (int c = 0; fact->step == step && fact->aux && c < fact->cells; c++) sum += fact->aux[c] + fact->z[c];
         }
@@ -402,11 +404,22 @@ static size_t sketch_index(const struct sketch_table *table, int step, int seque
            (size_t)kind;
 }
 
+/* The sequence's sketch is the sum of its slices'. The entry's fact is the record's at first. */
+static void add_slice(struct sketch_entry *entry, const struct sketch_fact *slice, struct arena *arena)
+{
+    struct sketch_fact *sum = arena_alloc(arena, sizeof *sum);
+    *sum = *entry->fact;
+    for (int k = 0; k < 5; k++) sum->value[k] += slice->value[k];
+    sum->finite = sum->finite && slice->finite;
+    entry->fact = sum;
+}
+
 struct sketch_table sketch_table_new(const struct record *record, struct arena *arena)
 {
     struct sketch_table table = {record->config.train.steps, record->config.train.global_batch,
                                  unit_count(&record->config.model), NULL};
     size_t count = (size_t)table.steps * (size_t)table.sequences * (size_t)table.units * 4;
+    bool sliced = layout_slices_sequences(&record->config.layout);
     table.entries = arena_zalloc(arena, count * sizeof *table.entries);
     for (int r = 0; r < record->ranks; r++) {
         for (int i = 0; i < record->rank[r].sketches.count; i++) {
@@ -415,6 +428,7 @@ struct sketch_table sketch_table_new(const struct record *record, struct arena *
             struct sketch_entry *entry =
                 &table.entries[sketch_index(&table, fact->step, fact->sequence, fact->unit, fact->kind)];
             if (!entry->fact) *entry = (struct sketch_entry){fact, r};
+            else if (sliced && record->rank[r].tp > 0) add_slice(entry, fact, arena);
         }
     }
     return table;

@@ -59,10 +59,11 @@ int initial_values_check(const struct evidence *e, struct check_output *output)
             const struct tensor_fact *due = fact->kind == TENSOR_PARAM && fact->elements > 0 ? whole(e->standalone, fact->param) : NULL;
             if (!due || has_values_of(e->parallel, fact, due)) continue;
             int other = other_expert(e, fact);
+            bool is_cut = facts_was_chosen(rank, &site_tp_cut_order, -1, fact->unit); /* what its part is made of */
             const char *name = e->parallel->params.params[fact->param].info.name;
-            struct finding finding = finding_new(other >= 0 ? &site_ep_expert_order : &site_model_initial, place_at_unit(&e->parallel->config, r, 0, -1, fact->unit));
+            struct finding finding = finding_new(other >= 0 ? &site_ep_expert_order : is_cut ? &site_tp_cut_order : &site_model_initial, place_at_unit(&e->parallel->config, r, 0, -1, fact->unit));
             finding.place.param = name;
-            finding_pattern(&finding, other >= 0 ? "permuted" : "other-values");
+            finding_pattern(&finding, other >= 0 ? "permuted" : is_cut ? "cut-differs" : "other-values");
             if (other >= 0) finding_say(&finding, "rank %d begins with expert %d's values in %s", r, other, name);
             else finding_say(&finding, "rank %d begins with other values of %s than the standalone run", r, name);
             check_value(output, 1, 0);

@@ -10,7 +10,90 @@
 #include "model/data.h"
 #include "scenarios/facts.h"
 
-void routing_each(const struct evidence *e, struct check_output *output, routing_visit *visit)
+int64_t routing_token(const struct record *record, const struct rank_record *rank, const struct routing_fact *fact, int64_t token)
+{
+    int64_t seq = record->config.model.seq, own = layout_slices_sequences(&record->config.layout) ? seq / record->config.layout.tp : seq;
+    return (fact->first_sequence + token / own) * seq + (own < seq ? own * rank->tp : 0) + token % own;
+}
+
+/* [tokens] of a fact, from those of its step. */
+static const bool *padding_of(const struct record *record, const struct rank_record *rank, const struct routing_fact *fact, const bool *step, struct arena *arena)
+{
+    if (!layout_slices_sequences(&record->config.layout)) return step + fact->first_sequence * record->config.model.seq;
+    bool *own = arena_alloc(arena, (size_t)fact->tokens + 1);
+    for (int64_t t = 0; t < fact->tokens; t++) own[t] = step[routing_token(record, rank, fact, t)];
+    return own;
+}
+
+static const struct routing_fact *same_fact(const struct record *record, const struct rank_record *rank, const struct routing_fact *fact, int tp)
+{
+    for (int r = 0; r < record->ranks; r++) {
+        const struct rank_record *other = &record->rank[r];
+        if (other->stage != rank->stage || other->data_rank != rank->data_rank || other->shard != rank->shard || other->replicate != rank->replicate || other->tp != tp) continue;
+        for (int i = 0; i < other->routings.count; i++) {
+            const struct routing_fact *like = &other->routings.items[i];
+            if (like->step == fact->step && like->microbatch == fact->microbatch && like->unit == fact->unit) return like;
+        }
+    }
+    return NULL;
+}
+
+/* Rows of `width` numbers a token, from each slice's to the whole's. */
+static void *put_together(const struct record *record, const struct routing_fact *const *slices, size_t row, const void *(*of)(const struct routing_fact *), struct arena *arena)
+{
+    int tp = record->config.layout.tp;
+    int64_t own = record->config.model.seq / tp, tokens = slices[0]->tokens;
+    char *whole = arena_alloc(arena, (size_t)(tokens * tp) * row + 1);
+    for (int m = 0; m < tp; m++) {
+        for (int64_t t = 0; t < tokens; t++)
+            memcpy(whole + (size_t)((t / own * tp + m) * own + t % own) * row, (const char *)of(slices[m]) + (size_t)t * row, row);
+    }
+    return whole;
+}
+
+static const void *logits_of(const struct routing_fact *fact) { return fact->logits; }
+static const void *score_of(const struct routing_fact *fact) { return fact->score; }
+static const void *chosen_of(const struct routing_fact *fact) { return fact->chosen; }
+static const void *kept_of(const struct routing_fact *fact) { return fact->kept; }
+static const void *weight_of(const struct routing_fact *fact) { return fact->weight; }
+
+static const struct routing_fact *whole_of(const struct record *record, const struct rank_record *rank, const struct routing_fact *fact, struct arena *arena)
+{
+    int tp = record->config.layout.tp;
+    size_t experts = (size_t)fact->experts, top_k = (size_t)fact->top_k;
+    if (!layout_slices_sequences(&record->config.layout)) return fact;
+    if (rank->tp != 0) return NULL;
+    const struct routing_fact **slices = arena_alloc(arena, (size_t)tp * sizeof *slices);
+    for (int m = 0; m < tp; m++) {
+        slices[m] = same_fact(record, rank, fact, m);
+        if (!slices[m] || !slices[m]->whole || slices[m]->tokens != fact->tokens) return NULL;
+    }
+    struct routing_fact *whole = arena_alloc(arena, sizeof *whole);
+    *whole = *fact;
+    whole->tokens *= tp;
+    int64_t *cell_first = arena_alloc(arena, (size_t)(fact->cells + 1) * sizeof *cell_first);
+    for (int c = 0; c <= fact->cells; c++) cell_first[c] = fact->cell_first[c] * tp;
+    whole->cell_first = cell_first;
+    whole->logits = put_together(record, slices, experts * sizeof(double), logits_of, arena);
+    whole->score = put_together(record, slices, experts * sizeof(double), score_of, arena);
+    whole->chosen = put_together(record, slices, top_k * sizeof(int32_t), chosen_of, arena);
+    whole->kept = put_together(record, slices, top_k, kept_of, arena);
+    whole->weight = put_together(record, slices, top_k * sizeof(double), weight_of, arena);
+    if (!fact->aux) return whole;
+    double *aux = arena_zalloc(arena, (size_t)fact->cells * sizeof *aux), *z = arena_zalloc(arena, (size_t)fact->cells * sizeof *z);
+    for (int m = 0; m < tp; m++) {
+        for (int c = 0; c < fact->cells; c++) {
+            aux[c] += slices[m]->aux[c];
+            z[c] += slices[m]->z[c];
+        }
+    }
+    whole->aux = aux;
+    whole->z = z;
+    return whole;
+}
+
+/* All facts, or whole micro-batches. */
+static void each(const struct evidence *e, struct check_output *output, routing_visit *visit, bool whole)
 {
     const struct record *record = e->parallel;
     if (e->config->model.moe.experts == 0 || record->config.train.steps == 0) return;
@@ -24,11 +107,26 @@ void routing_each(const struct evidence *e, struct check_output *output, routing
             const struct rank_record *rank = &record->rank[r];
             for (int i = 0; i < rank->routings.count; i++) {
                 const struct routing_fact *fact = &rank->routings.items[i];
-                if (fact->step == step) visit(e, output, rank, fact, padding + (step * batch + fact->first_sequence) * seq);
+                const bool *of_step = padding + step * batch * seq;
+                if (fact->step != step) continue;
+                struct arena_mark mark = arena_mark(arena);
+                const struct routing_fact *seen = whole ? whole_of(record, rank, fact, arena) : fact;
+                if (seen) visit(e, output, rank, seen, whole ? of_step + fact->first_sequence * seq : padding_of(record, rank, fact, of_step, arena));
+                arena_release(arena, mark);
             }
         }
     }
     arena_free(arena);
+}
+
+void routing_each(const struct evidence *e, struct check_output *output, routing_visit *visit)
+{
+    each(e, output, visit, false);
+}
+
+void routing_each_whole(const struct evidence *e, struct check_output *output, routing_visit *visit)
+{
+    each(e, output, visit, true);
 }
 
 void routing_find(const struct evidence *e, struct check_output *output, const struct site *site, const struct rank_record *rank,
@@ -192,7 +290,8 @@ void routing_kept(const struct moe_config *moe, const struct routing_fact *fact,
             for (int64_t n = first; n < end; n++) {
                 if (fact->chosen[n] != fact->chosen[i] || n == i) continue;
                 double other = by_score ? fact->score[n / k * E + fact->chosen[n]] : fact->weight[n];
-                before += policy == MOE_DROP_POSITION ? n < i : other > own || (other == own && n < i);
+                bool larger = isnan(own) ? !isnan(other) : other > own, equal = other == own || (isnan(other) && isnan(own)); /* what is no number comes last */
+                before += policy == MOE_DROP_POSITION ? n < i : larger || (equal && n < i);
             }
             ret[i] = before < room;
         }

@@ -9,6 +9,11 @@
 typedef void routing_visit(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact,
                            const bool *padding);
 void routing_each(const struct evidence *e, struct check_output *output, routing_visit *visit);
+/* The same of whole micro-batches: with sequence parallelism the facts of all slices put together, in the order of sequences, on the
+ * first tp rank, where all are noted whole: tokens, cells, logits, scores, choices, room, weights, and the sums of auxiliary losses. */
+void routing_each_whole(const struct evidence *e, struct check_output *output, routing_visit *visit);
+/* Which of its run's tokens, counted over the step, a fact's token is. */
+int64_t routing_token(const struct record *record, const struct rank_record *rank, const struct routing_fact *fact, int64_t token);
 
 /* A finding at a layer; `what` completes "in step S on rank R, layer L, micro-batch M: ". */
 void routing_find(const struct evidence *e, struct check_output *output, const struct site *site, const struct rank_record *rank,

@@ -89,15 +89,17 @@ bool unit_values_gradient(const struct unit_values *values, int rank, int step, 
     return sketch_unit(values, rank, TENSOR_GRADIENT, step, unit, &digest, ret_sketch);
 }
 
-/* Adds the sketches of what rank put into reductions of this unit in the step, each over its divisor. */
-static void add_local_sketches(const struct rank_record *rank, int step, int unit, double divisor, double sum[4],
+/* Adds the sketches of what rank put into reductions of this unit in the step, each over its divisor; slices: only of what is
+ * summed over tp behind them (parallel.sequence_parallel). */
+static void add_local_sketches(const struct rank_record *rank, int step, int unit, bool slices, double divisor, double sum[4],
                                double *norms)
 {
     for (int i = 0; i < rank->gradients.count; i++) {
         const struct gradient_fact *fact = &rank->gradients.items[i];
         if (fact->step != step || fact->unit != unit || fact->stage != GRADIENT_LOCAL) continue;
-        for (int k = 0; k < 4; k++) sum[k] += fact->sketch[k] / divisor;
-        *norms += sqrt(fact->sketch[4]) / fabs(divisor);
+        const double *sketch = slices ? fact->slice_sketch : fact->sketch;
+        for (int k = 0; k < 4; k++) sum[k] += sketch[k] / divisor;
+        *norms += sqrt(sketch[4]) / fabs(divisor);
     }
 }
 
@@ -122,11 +124,14 @@ double unit_values_sum_error(const struct unit_values *values, int rank, int ste
     if (!unit_values_gradient(values, rank, step, unit, reduced)) return 0;
     for (int r = 0; r < record->ranks; r++) {
         const struct rank_record *from = &record->rank[r];
-        if (from->tp != of->tp) continue;
-        bool member = facts_shares_unit(record, from, of, unit);
-        if (tied && (from->stage == 0 || facts_is_last_stage(record, from))) member = facts_shares_shards(record, from, of, unit);
+        bool slices = from->tp != of->tp;
+        struct rank_record beside = *from; /* the rank of `of`'s own tp coordinate that it stands for */
+        if (slices && !layout_slices_sequences(&record->config.layout)) continue;
+        beside.tp = of->tp;
+        bool member = facts_shares_unit(record, &beside, of, unit);
+        if (tied && (from->stage == 0 || facts_is_last_stage(record, from))) member = facts_shares_shards(record, &beside, of, unit);
         double after = facts_grad_scale(record, of, step, unit);
-        if (member) add_local_sketches(from, step, unit, divisor / after, sum, &norms);
+        if (member) add_local_sketches(from, step, unit, slices, divisor / after, sum, &norms);
     }
     if (!isfinite(norms)) return 0; /* it went in like that */
     for (int k = 0; k < 4; k++) {

@@ -173,6 +173,26 @@ static bool check_tensor_parallel(struct reader *reader, const struct model_conf
     return true;
 }
 
+/* Sequence parallelism splits each sequence between the tensor-parallel ranks. */
+static bool check_sequence_parallel(struct reader *reader, const struct model_config *m, const struct layout *l)
+{
+    char list[LIST_TEXT];
+    if (!layout_slices_sequences(l)) return true;
+    if (m->seq % l->tp != 0) {
+        return reader_fail_among(reader, BLAME("model.seq", "parallel.sequence_parallel", "parallel.tp"),
+                                 "sequences of %d tokens do not split into slices for tp %d: %d / %d = %.2f; nearest seq: %s, or sequence_parallel false", m->seq,
+                                 l->tp, m->seq, l->tp, (double)m->seq / l->tp, multiples(m->seq, l->tp, list));
+    }
+    if (layout_ep(l) > 1 && l->dispatcher == DISPATCH_REPLICATED) {
+        return reader_fail_among(reader, BLAME("parallel.experts.dispatcher", "parallel.sequence_parallel"),
+                                 "dispatcher replicated is not built with sequence_parallel; allowed: all_to_all or all_gather, or sequence_parallel false");
+    }
+    return layout_ep(l) == 1 || !l->experts_over_tp || l->ep % l->tp == 0 ||
+           reader_fail_among(reader, BLAME("parallel.ep", "parallel.experts.over_tp", "parallel.sequence_parallel"),
+                             "ep %d over tp %d gives tp ranks with different tokens the same experts: %d / %d = %.2f; allowed with sequence_parallel: a multiple of tp, or over_tp false",
+                             l->ep, l->tp, l->ep, l->tp, (double)l->ep / l->tp);
+}
+
 static bool check_expert_layout(struct reader *reader, const struct model_config *m, const struct layout *l)
 {
     char list[LIST_TEXT];
@@ -429,7 +449,7 @@ bool validate_scenario(struct reader *reader, struct draft *draft)
     l->send_sync = draft->send == 1;
     return set_architecture(reader, draft) && check_latent(reader, draft, &config->model) && check_experts(reader, draft, &config->model.moe) &&
            check_heads(reader, draft, &config->model) && check_adapter(reader, &config->model) && check_ranks(reader, l) &&
-           check_tensor_parallel(reader, &config->model, l->tp) &&
+           check_tensor_parallel(reader, &config->model, l->tp) && check_sequence_parallel(reader, &config->model, l) &&
            check_expert_parallel(reader, &config->model, l) && check_layers(reader, config->model.layers, l) && check_sharding(reader, l) &&
            check_batch(reader, config->train.global_batch, l) && read_recompute(reader, config) && set_precision(reader, draft) && check_frozen(reader, config);
 }

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "model/deviations.h"
+#include "model/params.h"
 #include "model/sites.h"
 #include "model/train.h"
 #include "sim/arena.h"
@@ -49,6 +50,9 @@ static const struct golden_case cases[] = {
      {.optimizer = OPTIMIZER_ADAMW, .lr = 2e-3, .beta1 = .9, .beta2 = .95, .eps = 1e-8, .weight_decay = .1, .grad_clip = 1}},
     {"pangu_moe_as_shipped", "pangu_moe", 1, 10, false, PANGU_MOE, {.optimizer = OPTIMIZER_SGD, .lr = .05, .momentum = .9, .weight_decay = .01}},
     {"pangu_moe_view", "pangu_moe", 4, 3, true, PANGU_MOE, {.optimizer = OPTIMIZER_SGD, .lr = .07, .momentum = .8, .grad_clip = .7}},
+    /* Its sizes split for two tensor-parallel ranks. */
+    {"slices_adamw", NULL, 6, 10, false, {.layers = 2, .dim = 22, .heads = 6, .kv_heads = 2, .head_dim = 4, .ffn = 26, .seq = 18, .rope = true, .causal = true, .bias = true},
+     {.optimizer = OPTIMIZER_ADAMW, .lr = 2e-3, .beta1 = .9, .beta2 = .95, .eps = 1e-8, .weight_decay = .1, .grad_clip = 1}},
 };
 enum { CASE_PANGU_MOE = 3, CASE_VIEW = 5, CASES = sizeof cases / sizeof cases[0] };
 static const struct layout layouts[] = {
@@ -59,12 +63,18 @@ static const struct layout layouts[] = {
     /* The batch in one piece, for cases that cannot be cut. */
     {.pp = 2, .dp_replicate = 1, .dp_shard = 1, .tp = 1, .microbatches = 1, .schedule = "GPipe", .zero = ZERO_0, .send_sync = true},
     {.pp = 3, .dp_replicate = 1, .dp_shard = 1, .tp = 1, .microbatches = 1, .schedule = "1F1B", .zero = ZERO_3, .reshard_after_forward = true},
+    /* Tensor parallelism, then with slices between its parts. */
+    {.pp = 1, .dp_replicate = 1, .dp_shard = 3, .tp = 2, .microbatches = 2, .schedule = "1F1B", .zero = ZERO_2, .reduce_op = FSDP_REDUCE_SUM},
+    {.pp = 2, .dp_replicate = 1, .dp_shard = 3, .tp = 2, .microbatches = 1, .schedule = "1F1B", .zero = ZERO_3, .reshard_after_forward = true, .sequence_parallel = true},
+    {.pp = 1, .dp_replicate = 1, .dp_shard = 1, .tp = 2, .microbatches = 2, .schedule = "GPipe", .zero = ZERO_0, .sequence_parallel = true, .recompute = {RECOMPUTE_FULL, 0}},
 };
 enum { LAYOUTS = sizeof layouts / sizeof layouts[0] };
 
 static bool fits(const struct golden_case *c, const struct layout *layout)
 {
-    int parts = layout_data_ranks(layout) * layout->microbatches;
+    const struct model_config *m = &c->model;
+    int parts = layout_data_ranks(layout) * layout->microbatches, tp = layout->tp;
+    if (m->heads % tp != 0 || m->kv_heads % tp != 0 || m->ffn % tp != 0 || (layout_slices_sequences(layout) && m->seq % tp != 0)) return false;
     return layout->pp <= c->model.layers && c->batch % parts == 0 && (!c->mixes || parts == 1);
 }
 
@@ -82,7 +92,7 @@ static double *assemble(const struct record *record, int step, enum tensor_kind 
             const struct tensor_fact *f = &record->rank[r].tensors.items[i];
             if (f->step != step || f->kind != kind || f->param != param || f->replica != 0) continue;
             for (int64_t j = 0; j < f->elements; j++) {
-                whole[f->first + j] = format_get(f->data, (size_t)j, run_storage(&record->config));
+                whole[param_cut_element(&p->info, record->config.layout.tp, f->part, f->first + j)] = format_get(f->data, (size_t)j, run_storage(&record->config));
             }
             covered += f->elements;
         }
@@ -178,7 +188,7 @@ static void hold_loss(const struct record *record, int step, double due, struct 
     for (int r = 0; r < record->ranks; r++) {
         for (int i = 0; i < record->rank[r].losses.count; i++) {
             const struct loss_fact *f = &record->rank[r].losses.items[i];
-            if (f->step == step) loss += f->backward_loss;
+            if (f->step == step && record->rank[r].tp == 0) loss += f->backward_loss; /* each tp rank has the whole loss */
         }
     }
     if (record->config.layout.reduce_op == FSDP_REDUCE_AVG) loss /= layout_data_ranks(&record->config.layout);

@@ -3,7 +3,7 @@
  * pp 1, 2, 3, 4, 8 x dp_replicate 1, 2, 3 x dp_shard 1, 2, 3, 5 x zero 0..3 x GPipe, 1F1B x every loss convention x
  * fp64, fp32, bf16, fp16 with loss scaling, and with them by chance: micro-batches, when and how gradients are reduced,
  * buckets that cut through parameters, their alignment, resharding, prefetch, frozen, tied and (partly) unused parameters, algorithms
- * of the all-reduce, experts spread over ranks by every dispatcher, optimizer, clipping by either norm, blocking sends, dropout, latent attention, what is computed again in the backward. Everything is drawn from the case's number: `test_mixes SOURCE_ROOT
+ * of the all-reduce, experts spread over ranks by every dispatcher, optimizer, clipping by either norm, blocking sends, dropout, latent attention, what is computed again in the backward, sequence parallelism. Everything is drawn from the case's number: `test_mixes SOURCE_ROOT
  * NUMBER [COUNT]` runs that case alone, or as many from there on, `long` 14,400 of them instead of 500. */
 #include <check.h>
 #include <stdio.h>
@@ -169,6 +169,17 @@ static void draw_experts(struct random_stream *r, struct run_config *config)
     config->train.global_batch = layout_data_ranks(l) * l->microbatches * per;
 }
 
+/* Slices want sequences that split. */
+static void draw_slices(struct random_stream *r, struct run_config *config)
+{
+    int tp = config->layout.tp;
+    const struct layout *l = &config->layout;
+    bool spread = l->ep > 1 && (l->dispatcher == DISPATCH_REPLICATED || (l->experts_over_tp && l->ep % tp != 0));
+    if (tp == 1 || spread || drawn(r, 2)) return; /* refused together */
+    config->model.seq -= config->model.seq % tp;
+    config->layout.sequence_parallel = true;
+}
+
 static struct scenario make(int number)
 {
     char name[32];
@@ -186,6 +197,9 @@ static struct scenario make(int number)
     snprintf(name, sizeof name, "experts %d", number);
     stream = random_stream(2027, name);
     draw_experts(&stream, &s.config);
+    snprintf(name, sizeof name, "slices %d", number);
+    stream = random_stream(2027, name);
+    draw_slices(&stream, &s.config);
     return s;
 }
 
@@ -193,9 +207,9 @@ static const char *describe(int number, const struct run_config *c, char text_of
 {
     const struct layout *l = &c->layout;
     snprintf(text_of, 800,
-             "case %d: tp %d%s%s ep %d etp %d over_tp %d dispatcher %d inner %d pp %d dp_replicate %d dp_shard %d zero %d %s m %d %s %s%s buckets %d/%d prefetch %d all_reduce %s %s param %s compute %s "
+             "case %d: tp %d%s%s%s ep %d etp %d over_tp %d dispatcher %d inner %d pp %d dp_replicate %d dp_shard %d zero %d %s m %d %s %s%s buckets %d/%d prefetch %d all_reduce %s %s param %s compute %s "
              "reduce %s accumulate %s residual %s%s frozen '%s' adapter %d %d %s norm %s dropout %g %s recompute %d parts %x",
-             number, l->tp, c->model.attention == ATTENTION_MLA ? " mla" : "", c->model.moe.experts ? " moe" : "", l->ep, l->etp, l->experts_over_tp, (int)l->dispatcher, l->ep_inner, l->pp, l->dp_replicate, l->dp_shard, l->zero, l->schedule, l->microbatches,
+             number, l->tp, l->sequence_parallel ? " sliced" : "", c->model.attention == ATTENTION_MLA ? " mla" : "", c->model.moe.experts ? " moe" : "", l->ep, l->etp, l->experts_over_tp, (int)l->dispatcher, l->ep_inner, l->pp, l->dp_replicate, l->dp_shard, l->zero, l->schedule, l->microbatches,
              l->sync == SYNC_EACH_MICROBATCH ? "each" : "last", l->reduce_op == FSDP_REDUCE_SUM ? "sum" : "avg",
              l->reshard_after_forward ? " reshard" : "", l->bucket_elements, l->bucket_alignment, l->prefetch, l->all_reduce,
              loss_convention_of(c)->name, format_traits[c->precision.param].name, format_traits[c->precision.compute].name,

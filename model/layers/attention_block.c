@@ -14,11 +14,14 @@
  *   dWo += dy^T o   dWq += dq^T n   dWk += dk^T n   dWv += dv^T n   dw_norm += rmsnorm'(dn, x)
  *
  * Tensor parallelism splits Wq, Wk, Wv by heads and Wo by its inputs (model/layers/tensor_parallel.h).
+ * With sequence parallelism x, y, n and their gradients are slices: n is gathered before Wq, Wk, Wv, o Wo^T reduced and
+ * scattered (model/layers/sequence_parallel.h).
  * Pre-norm as in GPT-2; RMSNorm: Zhang & Sennrich 2019; RoPE: Su et al. 2021. */
 #include "model/layers/attention.h"
 #include "model/layers/dropout.h"
 #include "model/layers/layers.h"
 #include "model/layers/linear.h"
+#include "model/layers/sequence_parallel.h"
 #include "model/layers/tensor_parallel.h"
 #include "model/params.h"
 #include "model/precision.h"
@@ -47,6 +50,7 @@ struct attention_saved {
     struct attention attention;
     int dropout;                      /* the mask's draw */
     struct tensor dy, dq, dk, dv, dnormed; /* from backward_input on */
+    struct tensor d_out;              /* dy, gathered */
 };
 
 void *attention_block_forward(const struct layer_context *context, struct tensor y, struct tensor x,
@@ -58,16 +62,18 @@ void *attention_block_forward(const struct layer_context *context, struct tensor
     struct attention *a = &saved->attention;
 
     saved->x = x;
-    saved->rstd = layer_vector_alloc(context, layer_rows(context), arena);
-    saved->normed = layer_matrix_alloc(context, context->model->dim, arena);
+    saved->rstd = layer_vector_alloc(context, layer_slice_rows(context), arena);
+    saved->normed = layer_slice_alloc(context, context->model->dim, arena);
     ops->rmsnorm_forward(saved->normed, saved->rstd, x, weights[NORM], context->model->norm_eps);
     tensor_round(saved->normed, format);
     attention_open(context, a, weights[WQ].shape[0], weights[WK].shape[0], arena);
-    linear_forward(context, format, a->q, saved->normed, weights[WQ], layer_bias(context, weights, BQ));
-    linear_forward(context, format, a->k, saved->normed, weights[WK], layer_bias(context, weights, BK));
-    linear_forward(context, format, a->v, saved->normed, weights[WV], layer_bias(context, weights, BV));
-    attention_turn(context, a);
     struct arena_mark mark = arena_mark(context->scratch);
+    struct tensor in = sequence_gather(context, &site_sp_gather, saved->normed, format, context->scratch);
+    linear_forward(context, format, a->q, in, weights[WQ], layer_bias(context, weights, BQ));
+    linear_forward(context, format, a->k, in, weights[WK], layer_bias(context, weights, BK));
+    linear_forward(context, format, a->v, in, weights[WV], layer_bias(context, weights, BV));
+    arena_release(context->scratch, mark);
+    attention_turn(context, a);
     attention_core(context, a, layer_keeps(context, RECOMPUTE_ATTENTION_CORE, arena));
     row_parallel_forward(context, format, y, a->viewed, weights[WO], layer_bias(context, weights, BO));
     arena_release(context->scratch, mark);
@@ -87,12 +93,13 @@ void attention_block_backward_input(const struct layer_context *context, struct 
 
     if (context->recompute & RECOMPUTE_ATTENTION_CORE) attention_core(context, a, arena);
     saved->dy = dropout_backward(context, DROPOUT_ATTENTION, saved->dropout, dy, arena);
+    saved->d_out = sequence_gather(context, &site_sp_output_grad_gather, saved->dy, context->precision->residual, arena);
     saved->dq = layer_matrix_alloc(context, a->q.shape[1], arena);
     saved->dk = layer_matrix_alloc(context, a->k.shape[1], arena);
     saved->dv = layer_matrix_alloc(context, a->v.shape[1], arena);
     struct arena_mark mark = arena_mark(context->scratch);
     struct tensor d_viewed = layer_matrix_alloc(context, a->q.shape[1], context->scratch);
-    linear_backward_input(context, format, d_viewed, saved->dy, weights[WO], false);
+    linear_backward_input(context, format, d_viewed, saved->d_out, weights[WO], false);
     attention_backward(context, a, d_viewed, saved->dq, saved->dk, saved->dv);
     arena_release(context->scratch, mark);
 
@@ -100,7 +107,7 @@ void attention_block_backward_input(const struct layer_context *context, struct 
     linear_backward_input(context, format, saved->dnormed, saved->dq, weights[WQ], false);
     linear_backward_input(context, format, saved->dnormed, saved->dk, weights[WK], true);
     linear_backward_input(context, format, saved->dnormed, saved->dv, weights[WV], true);
-    column_parallel_backward(context, format, saved->dnormed);
+    saved->dnormed = column_parallel_backward(context, format, saved->dnormed, arena);
     ops->rmsnorm_backward_input(dx, saved->dnormed, saved->x, weights[NORM], saved->rstd);
     ops->vector_add(dx.data, dy.data, dx.data, (size_t)tensor_count(dx));
     tensor_round(dx, context->precision->residual);
@@ -109,10 +116,13 @@ void attention_block_backward_input(const struct layer_context *context, struct 
 void attention_block_backward_weight(const struct layer_context *context, struct tensor *gradients, void *block_saved)
 {
     const struct attention_saved *saved = block_saved;
-    linear_backward_weight(context, gradients[WO], layer_bias(context, gradients, BO), saved->dy, saved->attention.viewed);
-    linear_backward_weight(context, gradients[WQ], layer_bias(context, gradients, BQ), saved->dq, saved->normed);
-    linear_backward_weight(context, gradients[WK], layer_bias(context, gradients, BK), saved->dk, saved->normed);
-    linear_backward_weight(context, gradients[WV], layer_bias(context, gradients, BV), saved->dv, saved->normed);
+    row_parallel_backward_weight(context, gradients[WO], layer_bias(context, gradients, BO), saved->d_out, saved->dy, saved->attention.viewed);
+    struct arena_mark mark = arena_mark(context->scratch);
+    struct tensor in = sequence_gather(context, &site_sp_gather_again, saved->normed, precision_activation(context->precision), context->scratch);
+    linear_backward_weight(context, gradients[WQ], layer_bias(context, gradients, BQ), saved->dq, in);
+    linear_backward_weight(context, gradients[WK], layer_bias(context, gradients, BK), saved->dk, in);
+    linear_backward_weight(context, gradients[WV], layer_bias(context, gradients, BV), saved->dv, in);
+    arena_release(context->scratch, mark);
     context->ops->rmsnorm_backward_weight(gradients[NORM], saved->dnormed, saved->x, saved->rstd);
 }
 

@@ -23,6 +23,7 @@
 #include <string.h>
 
 #include "model/deviations.h"
+#include "model/layers/sequence_parallel.h"
 #include "model/precision.h"
 #include "sim/assertion.h"
 #include "sim/hash.h"
@@ -55,26 +56,26 @@ static uint64_t mask_row(const struct random_stream *stream, uint64_t first, dou
     return digest;
 }
 
-/* Sequence by sequence; row t of a sequence is that of its position. */
+/* Sequence by sequence; row t of a sequence is that of its position. A mask's digest is the sum of its rows', each mixed with
+ * where its counters begin, so that those of slices add up to the sequence's. */
 static void mask(const struct layer_context *context, enum dropout_place place, int drawn, struct tensor to, struct tensor from, bool notes)
 {
     const struct dropout_streams *d = &context->dropout;
     struct site_plan *plan = context->plan;
-    int64_t columns = to.shape[1];
+    int64_t columns = to.shape[1], seq = layer_slice_seq(context);
     size_t row_bytes = (size_t)(columns * format_storage_bytes(to.storage));
-    ASSERT(to.dims == 2 && to.shape[0] == layer_rows(context) && tensor_is_dense(to) && tensor_is_dense(from));
+    ASSERT(to.dims == 2 && to.shape[0] == layer_slice_rows(context) && tensor_is_dense(to) && tensor_is_dense(from));
     for (int64_t b = 0; b < context->batch; b++) {
         int64_t sequence = d->first_sequence + b;
         int64_t of = plan ? index_site(plan, &site_dropout_sequence, context->where, sequence, d->of_rank_0 + b, d->sequences) : sequence;
         struct random_stream stream = dropout_stream(d->seed, d->step, context->layer, place, of, drawn);
-        struct draw draw = {.layer = context->layer, .place = place, .sequence = sequence, .stream = stream.key, .count = (uint64_t)(context->seq * columns)};
-        draw.first = (uint64_t)context->positions[b * context->seq] * (uint64_t)columns;
-        for (int64_t t = b * context->seq; t < (b + 1) * context->seq; t++) {
-            uint64_t first = (uint64_t)context->positions[t] * (uint64_t)columns;
-            draw.kept = mask_row(&stream, first, context->model->dropout, (char *)to.data + (size_t)t * row_bytes,
-                                 (const char *)from.data + (size_t)t * row_bytes, columns, to.storage, draw.kept);
+        struct draw draw = {.layer = context->layer, .place = place, .sequence = sequence, .stream = stream.key, .count = (uint64_t)(seq * columns)};
+        draw.first = (uint64_t)context->positions[sequence_row(context, b * seq)] * (uint64_t)columns;
+        for (int64_t t = b * seq; t < (b + 1) * seq; t++) {
+            uint64_t first = (uint64_t)context->positions[sequence_row(context, t)] * (uint64_t)columns;
+            draw.kept += hash_mix(mask_row(&stream, first, context->model->dropout, (char *)to.data + (size_t)t * row_bytes,
+                                           (const char *)from.data + (size_t)t * row_bytes, columns, to.storage, first));
         }
-        draw.kept = hash_mix(draw.kept);
         if (notes && d->note) d->note(d->owner, &draw);
     }
 }
@@ -90,7 +91,7 @@ int dropout_forward(const struct layer_context *context, enum dropout_place plac
 struct tensor dropout_backward(const struct layer_context *context, enum dropout_place place, int drawn, struct tensor dy, struct arena *arena)
 {
     if (context->model->dropout == 0) return dy;
-    struct tensor masked = layer_matrix_alloc(context, dy.shape[1], arena);
+    struct tensor masked = layer_slice_alloc(context, dy.shape[1], arena);
     mask(context, place, drawn, masked, dy, false);
     tensor_round(masked, context->precision->residual);
     return masked;

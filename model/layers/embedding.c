@@ -3,8 +3,10 @@
  *   forward    y[t] = W[token t]           backward   dW[token t] += dy[t], t ascending          W [V,C]; y, dy [T,C]
  *
  * Tensor parallelism splits W by the vocabulary: a rank gives zeros for tokens whose rows are elsewhere, and y is the sum
- * over tp; each adds the gradients of its own rows alone (Megatron-LM's vocabulary-parallel embedding). */
+ * over tp; each adds the gradients of its own rows alone (Megatron-LM's vocabulary-parallel embedding). With sequence parallelism
+ * y and dy are slices: the sum is scattered, dy gathered. */
 #include "model/layers/layers.h"
+#include "model/layers/sequence_parallel.h"
 #include "model/layers/tensor_parallel.h"
 #include "model/precision.h"
 
@@ -22,11 +24,14 @@ void embedding_forward(const struct layer_context *context, struct tensor y, con
 {
     struct arena_mark mark = arena_mark(context->scratch);
     if (context->tp) {
-        context->ops->gather_rows(y, weight, own_rows(context, tokens, weight.shape[0]));
-        tensor_parallel_sum(context, &site_tp_embedding_reduce, y, context->precision->residual);
+        struct tensor part = context->sequence_split ? layer_matrix_alloc(context, y.shape[1], context->scratch) : y;
+        context->ops->gather_rows(part, weight, own_rows(context, tokens, weight.shape[0]));
+        if (context->sequence_split) sequence_reduce_scatter(context, &site_tp_embedding_reduce, y, part, context->precision->residual);
+        else tensor_parallel_sum(context, &site_tp_embedding_reduce, y, context->precision->residual);
     } else {
         context->ops->embedding_forward(y, tokens, weight);
     }
+    if (context->sequence_split && !layer_choice(context, &site_sp_slice_end, 0, true)) sequence_drop_last(context, y);
     tensor_round(y, context->precision->residual);
     arena_release(context->scratch, mark);
 }
@@ -34,6 +39,8 @@ void embedding_forward(const struct layer_context *context, struct tensor y, con
 void embedding_backward(const struct layer_context *context, struct tensor dweight, const int32_t *tokens, struct tensor dy)
 {
     struct arena_mark mark = arena_mark(context->scratch);
+    dy = sequence_gather(context, &site_sp_output_grad_gather, dy, context->precision->residual, context->scratch);
+    if (context->sequence_split && !layer_choice(context, &site_sp_slice_end, 0, true)) sequence_drop_last(context, dy); /* gathered: ours */
     if (context->tp) context->ops->scatter_add_rows(dweight, dy, own_rows(context, tokens, dweight.shape[0]), (struct tensor){.data = NULL});
     else context->ops->embedding_backward(dweight, tokens, dy);
     arena_release(context->scratch, mark);

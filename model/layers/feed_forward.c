@@ -6,6 +6,9 @@
  *
  * With dropout (dropout.c) y = x + m (a W2^T + b2), and the matrices' gradients come from m dy in the place of dy.
  *
+ * With sequence parallelism x, y, n and their gradients are slices: n is gathered before W1 and W3, a W2^T reduced and
+ * scattered (model/layers/sequence_parallel.h).
+ *
  * Backward, with dy:
  *   da = dy W2   dg, du = swiglu'(da)   dn = dg W1 + du W3, one chain an element in this order
  *   dx = dy + rmsnorm'(dn)
@@ -13,6 +16,7 @@
 #include "model/layers/dropout.h"
 #include "model/layers/layers.h"
 #include "model/layers/linear.h"
+#include "model/layers/sequence_parallel.h"
 #include "model/layers/tensor_parallel.h"
 #include "model/params.h"
 #include "model/precision.h"
@@ -38,6 +42,7 @@ struct feed_forward_saved {
     struct tensor gate, up, activated;
     int dropout;                       /* the mask's draw */
     struct tensor dy, dgate, dup, dnormed; /* from backward_input on */
+    struct tensor d_out;               /* dy, gathered */
 };
 
 void *feed_forward_forward(const struct layer_context *context, struct tensor y, struct tensor x,
@@ -48,8 +53,8 @@ void *feed_forward_forward(const struct layer_context *context, struct tensor y,
     struct feed_forward_saved *saved = arena_zalloc(arena, sizeof *saved);
 
     saved->x = x;
-    saved->rstd = layer_vector_alloc(context, layer_rows(context), arena);
-    saved->normed = layer_matrix_alloc(context, model->dim, arena);
+    saved->rstd = layer_vector_alloc(context, layer_slice_rows(context), arena);
+    saved->normed = layer_slice_alloc(context, model->dim, arena);
     enum format format = precision_activation(context->precision);
     ops->rmsnorm_forward(saved->normed, saved->rstd, x, weights[NORM], model->norm_eps);
     tensor_round(saved->normed, format);
@@ -58,8 +63,11 @@ void *feed_forward_forward(const struct layer_context *context, struct tensor y,
     saved->gate = layer_matrix_alloc(context, ffn, arena);
     saved->up = layer_matrix_alloc(context, ffn, arena);
     saved->activated = layer_matrix_alloc(context, ffn, arena);
-    linear_forward(context, format, saved->gate, saved->normed, weights[W1], layer_bias(context, weights, B1));
-    linear_forward(context, format, saved->up, saved->normed, weights[W3], layer_bias(context, weights, B3));
+    struct arena_mark mark = arena_mark(context->scratch);
+    struct tensor in = sequence_gather(context, &site_sp_gather, saved->normed, format, context->scratch);
+    linear_forward(context, format, saved->gate, in, weights[W1], layer_bias(context, weights, B1));
+    linear_forward(context, format, saved->up, in, weights[W3], layer_bias(context, weights, B3));
+    arena_release(context->scratch, mark);
     ops->swiglu_forward(saved->activated, saved->gate, saved->up);
     tensor_round(saved->activated, format);
 
@@ -78,13 +86,14 @@ void feed_forward_backward_input(const struct layer_context *context, struct ten
     struct feed_forward_saved *saved = block_saved;
 
     saved->dy = dropout_backward(context, DROPOUT_FEED_FORWARD, saved->dropout, dy, arena);
+    saved->d_out = sequence_gather(context, &site_sp_output_grad_gather, saved->dy, context->precision->residual, arena);
     int64_t ffn = weights[W1].shape[0];
     saved->dgate = layer_matrix_alloc(context, ffn, arena);
     saved->dup = layer_matrix_alloc(context, ffn, arena);
     struct arena_mark mark = arena_mark(context->scratch);
     struct tensor d_activated = layer_matrix_alloc(context, ffn, context->scratch);
     enum format format = precision_activation(context->precision);
-    linear_backward_input(context, format, d_activated, saved->dy, weights[W2], false);
+    linear_backward_input(context, format, d_activated, saved->d_out, weights[W2], false);
     ops->swiglu_backward(saved->dgate, saved->dup, d_activated, saved->gate, saved->up);
     tensor_round(saved->dgate, format);
     tensor_round(saved->dup, format);
@@ -93,7 +102,7 @@ void feed_forward_backward_input(const struct layer_context *context, struct ten
     saved->dnormed = layer_matrix_alloc(context, model->dim, arena);
     linear_backward_input(context, format, saved->dnormed, saved->dgate, weights[W1], false);
     linear_backward_input(context, format, saved->dnormed, saved->dup, weights[W3], true);
-    column_parallel_backward(context, format, saved->dnormed);
+    saved->dnormed = column_parallel_backward(context, format, saved->dnormed, arena);
     ops->rmsnorm_backward_input(dx, saved->dnormed, saved->x, weights[NORM], saved->rstd);
     ops->vector_add(dx.data, dy.data, dx.data, (size_t)tensor_count(dx));
     tensor_round(dx, context->precision->residual);
@@ -105,12 +114,12 @@ void feed_forward_backward_weight(const struct layer_context *context, struct te
     const struct ops *ops = context->ops;
     const struct feed_forward_saved *saved = block_saved;
 
-    linear_backward_weight(context, gradients[W2], layer_bias(context, gradients, B2), saved->dy,
-                           saved->activated);
-    linear_backward_weight(context, gradients[W1], layer_bias(context, gradients, B1), saved->dgate,
-                           saved->normed);
-    linear_backward_weight(context, gradients[W3], layer_bias(context, gradients, B3), saved->dup,
-                           saved->normed);
+    row_parallel_backward_weight(context, gradients[W2], layer_bias(context, gradients, B2), saved->d_out, saved->dy, saved->activated);
+    struct arena_mark mark = arena_mark(context->scratch);
+    struct tensor in = sequence_gather(context, &site_sp_gather_again, saved->normed, precision_activation(context->precision), context->scratch);
+    linear_backward_weight(context, gradients[W1], layer_bias(context, gradients, B1), saved->dgate, in);
+    linear_backward_weight(context, gradients[W3], layer_bias(context, gradients, B3), saved->dup, in);
+    arena_release(context->scratch, mark);
     ops->rmsnorm_backward_weight(gradients[NORM], saved->dnormed, saved->x, saved->rstd);
 }
 

@@ -10,10 +10,13 @@
  * rank's lse of its part, then over tp the largest, the sum of e^(lse - largest) and the target's logit, which one rank
  * has; dn is a sum over tp.
  *
+ * With sequence parallelism x, n and dx are slices: n is gathered before W, and every rank has the losses of all tokens.
+ *
  * The logits are by far the largest tensor here: they are kept once, and dz takes their place. So
  * head_backward_input runs at most once after each forward. */
 #include "model/layers/layers.h"
 #include "model/layers/linear.h"
+#include "model/layers/sequence_parallel.h"
 #include "model/layers/tensor_parallel.h"
 #include "model/precision.h"
 
@@ -78,23 +81,37 @@ struct head_saved *head_forward(const struct layer_context *context, struct tens
     const struct model_config *model = context->model;
     const struct ops *ops = context->ops;
     int64_t rows = layer_rows(context);
-    ASSERT(x.dims == 2 && x.shape[0] == rows && x.shape[1] == model->dim && x.storage == ops->storage);
+    ASSERT(x.dims == 2 && x.shape[0] == layer_slice_rows(context) && x.shape[1] == model->dim && x.storage == ops->storage);
     ASSERT(token_loss.dims == 1 && token_loss.shape[0] == rows && token_loss.storage == ops->storage);
 
     struct head_saved *saved = arena_zalloc(arena, sizeof *saved);
     saved->x = x;
-    saved->rstd = layer_vector_alloc(context, rows, arena);
-    saved->normed = layer_matrix_alloc(context, model->dim, arena);
+    saved->rstd = layer_vector_alloc(context, x.shape[0], arena);
+    saved->normed = layer_slice_alloc(context, model->dim, arena);
     ops->rmsnorm_forward(saved->normed, saved->rstd, x, weights->norm, model->norm_eps);
     tensor_round(saved->normed, precision_activation(context->precision));
     int64_t vocab = weights->output.shape[0];
     saved->logits = layer_matrix_alloc(context, vocab, arena);
-    linear_forward(context, context->precision->logits, saved->logits, saved->normed, weights->output, no_bias);
+    struct arena_mark mark = arena_mark(context->scratch);
+    struct tensor in = sequence_gather(context, &site_sp_gather, saved->normed, precision_activation(context->precision), context->scratch);
+    linear_forward(context, context->precision->logits, saved->logits, in, weights->output, no_bias);
+    arena_release(context->scratch, mark);
     saved->lse = layer_vector_alloc(context, rows, arena);
     saved->targets = own_targets(context, targets, vocab, arena);
     ops->cross_entropy_forward(token_loss, saved->lse, saved->logits, saved->targets);
     if (context->tp) merge_parts(context, saved, token_loss, targets);
     return saved;
+}
+
+/* The logsumexp taken for a constant, as a raw collective leaves it: dz[t,:] = - w[t] onehot(target). */
+static void target_gradient(const struct head_saved *saved, struct tensor weight)
+{
+    struct tensor dz = saved->logits;
+    memset(dz.data, 0, (size_t)tensor_bytes(dz));
+    for (int64_t t = 0; t < dz.shape[0]; t++) {
+        if (saved->targets[t] < 0) continue;
+        format_set(dz.data, (size_t)(t * dz.shape[1] + saved->targets[t]), dz.storage, -format_get(weight.data, (size_t)t, dz.storage));
+    }
 }
 
 void head_backward_input(const struct layer_context *context, struct tensor dx, struct tensor weight,
@@ -105,11 +122,12 @@ void head_backward_input(const struct layer_context *context, struct tensor dx, 
     ASSERT_MESSAGE(saved->dnormed.data == NULL, "the logits are gone after one head_backward_input");
     ASSERT(weight.dims == 1 && weight.shape[0] == layer_rows(context) && weight.storage == ops->storage);
 
-    ops->cross_entropy_backward(saved->logits, saved->logits, saved->lse, context->tp ? saved->targets : targets, weight);
+    if (context->tp && !layer_choice(context, &site_tp_loss_gradient, context->model->layers + 1, true)) target_gradient(saved, weight);
+    else ops->cross_entropy_backward(saved->logits, saved->logits, saved->lse, context->tp ? saved->targets : targets, weight);
     tensor_round(saved->logits, context->precision->logits);
-    saved->dnormed = layer_matrix_alloc(context, context->model->dim, arena);
-    linear_backward_input(context, precision_activation(context->precision), saved->dnormed, saved->logits, weights->output, false);
-    column_parallel_backward(context, precision_activation(context->precision), saved->dnormed);
+    struct tensor d_in = layer_matrix_alloc(context, context->model->dim, arena);
+    linear_backward_input(context, precision_activation(context->precision), d_in, saved->logits, weights->output, false);
+    saved->dnormed = column_parallel_backward(context, precision_activation(context->precision), d_in, arena);
     ops->rmsnorm_backward_input(dx, saved->dnormed, saved->x, weights->norm, saved->rstd);
     tensor_round(dx, context->precision->residual);
 }
@@ -120,6 +138,9 @@ void head_backward_weight(const struct layer_context *context, struct head_weigh
     const struct ops *ops = context->ops;
     ASSERT_MESSAGE(saved->dnormed.data != NULL, "head_backward_weight before head_backward_input");
 
-    linear_backward_weight(context, gradients->output, no_bias, saved->logits, saved->normed);
+    struct arena_mark mark = arena_mark(context->scratch);
+    struct tensor in = sequence_gather(context, &site_sp_gather_again, saved->normed, precision_activation(context->precision), context->scratch);
+    linear_backward_weight(context, gradients->output, no_bias, saved->logits, in);
+    arena_release(context->scratch, mark);
     ops->rmsnorm_backward_weight(gradients->norm, saved->dnormed, saved->x, saved->rstd);
 }

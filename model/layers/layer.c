@@ -73,7 +73,7 @@ void layer_params(const struct model_config *model, int layer, struct param_info
 
 static void layer_check(const struct layer_context *context, struct tensor t)
 {
-    ASSERT(t.dims == 2 && t.shape[0] == layer_rows(context) && t.shape[1] == context->model->dim);
+    ASSERT(t.dims == 2 && t.shape[0] == layer_slice_rows(context) && t.shape[1] == context->model->dim);
     ASSERT(tensor_is_dense(t) && t.storage == context->ops->storage);
 }
 
@@ -86,7 +86,7 @@ struct layer_saved *layer_forward(const struct layer_context *context, struct te
     struct layer_saved *saved = arena_zalloc(arena, sizeof *saved);
     saved->blocks = layer_blocks(context->model, context->layer);
     for (int i = 0; i < LAYER_BLOCKS; i++) {
-        struct tensor out = i == LAYER_BLOCKS - 1 ? y : layer_matrix_alloc(context, context->model->dim, arena);
+        struct tensor out = i == LAYER_BLOCKS - 1 ? y : layer_slice_alloc(context, context->model->dim, arena);
         saved->block[i] = layer_kinds[saved->blocks.kind[i]].forward(context, out, x, weights + saved->blocks.weights_at[i], arena);
         x = out;
     }
@@ -100,7 +100,7 @@ void layer_backward_input(const struct layer_context *context, struct tensor dx,
     layer_check(context, dy);
     ASSERT(dx.data != dy.data);
     for (int i = LAYER_BLOCKS - 1; i >= 0; i--) {
-        struct tensor in = i == 0 ? dx : layer_matrix_alloc(context, context->model->dim, arena);
+        struct tensor in = i == 0 ? dx : layer_slice_alloc(context, context->model->dim, arena);
         layer_kinds[saved->blocks.kind[i]].backward_input(context, in, dy, weights + saved->blocks.weights_at[i], saved->block[i], arena);
         dy = in;
     }

@@ -54,6 +54,20 @@ bool layer_choice(const struct layer_context *context, const struct site *site, 
 
 static inline int64_t layer_rows(const struct layer_context *context) { return context->batch * context->seq; }
 
+/* What this rank has of them between tensor-parallel parts: all, or its slice of each sequence (sequence_parallel.h). */
+static inline int64_t layer_slice_seq(const struct layer_context *context)
+{
+    return context->sequence_split ? context->seq / context->tp->group->size : context->seq;
+}
+
+static inline int64_t layer_slice_rows(const struct layer_context *context) { return context->batch * layer_slice_seq(context); }
+
+/* The position that it begins with. */
+static inline int64_t layer_slice_first(const struct layer_context *context)
+{
+    return context->sequence_split ? layer_slice_seq(context) * context->tp->group->me : 0;
+}
+
 /* An uninitialised [T] or [T, columns] of the run's storage. */
 static inline struct tensor layer_vector_alloc(const struct layer_context *context, int64_t count, struct arena *arena)
 {
@@ -68,6 +82,14 @@ static inline struct tensor layer_matrix_alloc(const struct layer_context *conte
     int64_t rows = layer_rows(context);
     return tensor_2d(arena_alloc(arena, (size_t)(rows * columns) * format_storage_bytes(storage)), storage, rows,
                      columns);
+}
+
+/* An uninitialised slice. */
+static inline struct tensor layer_slice_alloc(const struct layer_context *context, int64_t columns, struct arena *arena)
+{
+    enum format storage = context->ops->storage;
+    int64_t rows = layer_slice_rows(context);
+    return tensor_2d(arena_alloc(arena, (size_t)(rows * columns) * format_storage_bytes(storage)), storage, rows, columns);
 }
 
 /* Where a forward puts what this part of the recomputation drops: it is gone on return where it will be made again. */

@@ -20,11 +20,14 @@
  *
  * Tensor parallelism splits Wqu by heads, each half of Wku by heads, Wo by its inputs; the down projections are whole on
  * every rank, so the gradients of their outputs are summed (model/layers/tensor_parallel.h).
+ * With sequence parallelism x, y, n, the latents and their gradients are slices; the down projections are computed on them,
+ * the latents gathered before the up projections, o Wo^T reduced and scattered (model/layers/sequence_parallel.h).
  * Latent attention: DeepSeek-V2 (2024), section 2.1. */
 #include "model/layers/attention.h"
 #include "model/layers/dropout.h"
 #include "model/layers/layers.h"
 #include "model/layers/linear.h"
+#include "model/layers/sequence_parallel.h"
 #include "model/layers/tensor_parallel.h"
 #include "model/params.h"
 #include "model/precision.h"
@@ -78,6 +81,7 @@ struct mla_saved {
     struct attention attention;
     int dropout;                           /* the mask's draw */
     struct tensor dy, dq, dk, dv, dq_latent, dkv_latent, dnormed; /* from backward_input on */
+    struct tensor d_out;                   /* dy, gathered */
 };
 
 /* The keys' (0) or values' (1) half of the up projection's rows, or of its bias. */
@@ -110,9 +114,13 @@ static void project_up(const struct layer_context *context, struct mla_saved *sa
     struct attention *a = &saved->attention;
     struct tensor up = matrix(context, weights, KV_UP), up_bias = bias(context, weights, KV_UP);
     attention_open(context, a, matrix(context, weights, Q_UP).shape[0], up.shape[0] / 2, arena);
-    linear_forward(context, format, a->q, saved->q_latent, matrix(context, weights, Q_UP), bias(context, weights, Q_UP));
-    linear_forward(context, format, a->k, saved->kv_latent, half(up, 0), half(up_bias, 0));
-    linear_forward(context, format, a->v, saved->kv_latent, half(up, 1), half(up_bias, 1));
+    struct arena_mark mark = arena_mark(context->scratch);
+    struct tensor q_latent = sequence_gather(context, &site_sp_gather, saved->q_latent, format, context->scratch);
+    struct tensor kv_latent = sequence_gather(context, &site_sp_gather, saved->kv_latent, format, context->scratch);
+    linear_forward(context, format, a->q, q_latent, matrix(context, weights, Q_UP), bias(context, weights, Q_UP));
+    linear_forward(context, format, a->k, kv_latent, half(up, 0), half(up_bias, 0));
+    linear_forward(context, format, a->v, kv_latent, half(up, 1), half(up_bias, 1));
+    arena_release(context->scratch, mark);
     attention_turn(context, a);
 }
 
@@ -125,16 +133,16 @@ void *mla_attention_forward(const struct layer_context *context, struct tensor y
     struct attention *a = &saved->attention;
 
     saved->x = x;
-    saved->rstd = layer_vector_alloc(context, layer_rows(context), arena);
-    saved->normed = layer_matrix_alloc(context, context->model->dim, arena);
+    saved->rstd = layer_vector_alloc(context, layer_slice_rows(context), arena);
+    saved->normed = layer_slice_alloc(context, context->model->dim, arena);
     ops->rmsnorm_forward(saved->normed, saved->rstd, x, weights[NORM], context->model->norm_eps);
     tensor_round(saved->normed, format);
     saved->q_latent = saved->normed;
     if (has_latent_queries(context->model)) {
-        saved->q_latent = layer_matrix_alloc(context, context->model->mla.q_lora_rank, arena);
+        saved->q_latent = layer_slice_alloc(context, context->model->mla.q_lora_rank, arena);
         linear_forward(context, format, saved->q_latent, saved->normed, matrix(context, weights, Q_DOWN), bias(context, weights, Q_DOWN));
     }
-    saved->kv_latent = layer_matrix_alloc(context, context->model->mla.kv_lora_rank, arena);
+    saved->kv_latent = layer_slice_alloc(context, context->model->mla.kv_lora_rank, arena);
     linear_forward(context, format, saved->kv_latent, saved->normed, matrix(context, weights, KV_DOWN), bias(context, weights, KV_DOWN));
     struct arena_mark mark = arena_mark(context->scratch);
     project_up(context, saved, weights, layer_keeps(context, qkv_part(context), arena));
@@ -152,21 +160,21 @@ static void backward_projections(const struct layer_context *context, struct mla
                                  struct arena *arena)
 {
     enum format format = precision_activation(context->precision);
-    saved->dnormed = layer_matrix_alloc(context, context->model->dim, arena);
-    saved->dq_latent = saved->dnormed;
     if (has_latent_queries(context->model)) {
         saved->dq_latent = layer_matrix_alloc(context, context->model->mla.q_lora_rank, arena);
         linear_backward_input(context, format, saved->dq_latent, saved->dq, matrix(context, weights, Q_UP), false);
-        column_parallel_backward(context, format, saved->dq_latent);
+        saved->dq_latent = column_parallel_backward(context, format, saved->dq_latent, arena);
+        saved->dnormed = layer_slice_alloc(context, context->model->dim, arena);
         linear_backward_input(context, format, saved->dnormed, saved->dq_latent, matrix(context, weights, Q_DOWN), false);
     } else {
-        linear_backward_input(context, format, saved->dnormed, saved->dq, matrix(context, weights, Q_UP), false);
-        column_parallel_backward(context, format, saved->dnormed);
+        struct tensor d_in = layer_matrix_alloc(context, context->model->dim, arena);
+        linear_backward_input(context, format, d_in, saved->dq, matrix(context, weights, Q_UP), false);
+        saved->dnormed = saved->dq_latent = column_parallel_backward(context, format, d_in, arena);
     }
     saved->dkv_latent = layer_matrix_alloc(context, context->model->mla.kv_lora_rank, arena);
     linear_backward_input(context, format, saved->dkv_latent, saved->dk, half(matrix(context, weights, KV_UP), 0), false);
     linear_backward_input(context, format, saved->dkv_latent, saved->dv, half(matrix(context, weights, KV_UP), 1), true);
-    column_parallel_backward(context, format, saved->dkv_latent);
+    saved->dkv_latent = column_parallel_backward(context, format, saved->dkv_latent, arena);
     linear_backward_input(context, format, saved->dnormed, saved->dkv_latent, matrix(context, weights, KV_DOWN), true);
 }
 
@@ -180,12 +188,13 @@ void mla_attention_backward_input(const struct layer_context *context, struct te
     if (context->recompute & qkv_part(context)) project_up(context, saved, weights, arena);
     if (context->recompute & RECOMPUTE_ATTENTION_CORE) attention_core(context, a, arena);
     saved->dy = dropout_backward(context, DROPOUT_ATTENTION, saved->dropout, dy, arena);
+    saved->d_out = sequence_gather(context, &site_sp_output_grad_gather, saved->dy, context->precision->residual, arena);
     saved->dq = layer_matrix_alloc(context, a->q.shape[1], arena);
     saved->dk = layer_matrix_alloc(context, a->k.shape[1], arena);
     saved->dv = layer_matrix_alloc(context, a->v.shape[1], arena);
     struct arena_mark mark = arena_mark(context->scratch);
     struct tensor d_viewed = layer_matrix_alloc(context, a->q.shape[1], context->scratch);
-    linear_backward_input(context, precision_activation(context->precision), d_viewed, saved->dy, matrix(context, weights, OUT), false);
+    linear_backward_input(context, precision_activation(context->precision), d_viewed, saved->d_out, matrix(context, weights, OUT), false);
     attention_backward(context, a, d_viewed, saved->dq, saved->dk, saved->dv);
     arena_release(context->scratch, mark);
 
@@ -198,13 +207,18 @@ void mla_attention_backward_input(const struct layer_context *context, struct te
 void mla_attention_backward_weight(const struct layer_context *context, struct tensor *gradients, void *block_saved)
 {
     const struct mla_saved *saved = block_saved;
+    enum format format = precision_activation(context->precision);
     struct tensor up_bias = bias(context, gradients, KV_UP);
-    linear_backward_weight(context, matrix(context, gradients, OUT), bias(context, gradients, OUT), saved->dy, saved->attention.viewed);
-    linear_backward_weight(context, matrix(context, gradients, Q_UP), bias(context, gradients, Q_UP), saved->dq, saved->q_latent);
+    struct arena_mark mark = arena_mark(context->scratch);
+    struct tensor q_latent = sequence_gather(context, &site_sp_gather_again, saved->q_latent, format, context->scratch);
+    struct tensor kv_latent = sequence_gather(context, &site_sp_gather_again, saved->kv_latent, format, context->scratch);
+    row_parallel_backward_weight(context, matrix(context, gradients, OUT), bias(context, gradients, OUT), saved->d_out, saved->dy, saved->attention.viewed);
+    linear_backward_weight(context, matrix(context, gradients, Q_UP), bias(context, gradients, Q_UP), saved->dq, q_latent);
     if (has_latent_queries(context->model))
         linear_backward_weight(context, matrix(context, gradients, Q_DOWN), bias(context, gradients, Q_DOWN), saved->dq_latent, saved->normed);
-    linear_backward_weight(context, half(matrix(context, gradients, KV_UP), 0), half(up_bias, 0), saved->dk, saved->kv_latent);
-    linear_backward_weight(context, half(matrix(context, gradients, KV_UP), 1), half(up_bias, 1), saved->dv, saved->kv_latent);
+    linear_backward_weight(context, half(matrix(context, gradients, KV_UP), 0), half(up_bias, 0), saved->dk, kv_latent);
+    linear_backward_weight(context, half(matrix(context, gradients, KV_UP), 1), half(up_bias, 1), saved->dv, kv_latent);
+    arena_release(context->scratch, mark);
     linear_backward_weight(context, matrix(context, gradients, KV_DOWN), bias(context, gradients, KV_DOWN), saved->dkv_latent, saved->normed);
     context->ops->rmsnorm_backward_weight(gradients[NORM], saved->dnormed, saved->x, saved->rstd);
 }

@@ -17,6 +17,8 @@
  * Tensor parallelism splits the shared expert (w1, w3 by outputs, w2 by inputs); the others are whole on every rank, which
  * routes and computes the same tokens as its neighbours. With expert parallelism a rank has some of the experts, and rows go to
  * theirs and back (dispatch.h), or share their matrices (dispatch_shares.c); the router and the shared expert are everywhere.
+ * With sequence parallelism x, y, n, r and their gradients are slices: each tp rank routes the tokens of its own and computes their
+ * experts; the shared expert's input is gathered, its output reduced and scattered (model/layers/sequence_parallel.h).
  * Sparse experts: Shazeer et al. 2017; a shared expert: DeepSeekMoE (Dai et al. 2024); no drop: MegaBlocks (Gale et al. 2022). */
 #include <stdio.h>
 #include <string.h>
@@ -29,6 +31,7 @@
 #include "model/layers/moe_network.h"
 #include "model/layers/moe_note.h"
 #include "model/layers/router.h"
+#include "model/layers/sequence_parallel.h"
 #include "model/layers/tensor_parallel.h"
 #include "model/params.h"
 #include "model/precision.h"
@@ -64,6 +67,7 @@ int moe_params(const struct model_config *model, int layer, struct param_info *r
     if (!ret) return expert_at(model, model->moe.experts);
     ret[NORM] = param_norm(layer, "ffn_norm", model->dim);
     ret[ROUTER] = param_matrix(layer, "moe.router", model->moe.experts, model->dim);
+    ret[ROUTER].is_router = true;
     if (model->moe.shared_ffn > 0) {
         describe_network(model, layer, "shared_expert", model->moe.shared_ffn, FIRST_NETWORK, ret);
         ret[FIRST_NETWORK + W1].cut = ret[FIRST_NETWORK + W3].cut = CUT_ROWS;
@@ -144,7 +148,7 @@ static void add_biases_backward(const struct layer_context *context, const struc
 
 static void norm(const struct layer_context *context, struct moe_saved *saved, const struct tensor *weights, struct arena *arena)
 {
-    saved->normed = layer_matrix_alloc(context, context->model->dim, arena);
+    saved->normed = layer_slice_alloc(context, context->model->dim, arena);
     context->ops->rmsnorm_forward(saved->normed, saved->rstd, saved->x, weights[NORM], context->model->norm_eps);
     tensor_round(saved->normed, precision_activation(context->precision));
 }
@@ -156,7 +160,7 @@ static void make_again(const struct layer_context *context, struct moe_saved *sa
     if (context->recompute & RECOMPUTE_MOE_RMSNORM) norm(context, saved, weights, arena);
     if (context->recompute & RECOMPUTE_MOE_PERMUTE) dispatch_again(context, d, saved->normed, arena);
     dispatch_share_again(d);
-    if (context->model->moe.shared_ffn > 0) saved->shared.in = saved->normed;
+    if (context->model->moe.shared_ffn > 0) saved->shared.in = context->sequence_split ? layer_whole_shape(context, saved->normed) : saved->normed;
     for (int e = 0; e < d->experts; e++) saved->experts[e].in = dispatch_rows_of(d, d->work.in, e);
 }
 
@@ -207,14 +211,16 @@ void *moe_forward(const struct layer_context *context, struct tensor y, struct t
     size_t count = (size_t)tensor_count(y);
 
     saved->x = x;
-    saved->rstd = layer_vector_alloc(context, layer_rows(context), arena);
+    struct layer_context own = sequence_slice(context); /* of the tokens that are here */
+    saved->rstd = layer_vector_alloc(&own, layer_rows(&own), arena);
     struct arena_mark mark = arena_mark(context->scratch);
     norm(context, saved, weights, layer_keeps(context, RECOMPUTE_MOE_RMSNORM, arena));
-    route(context, saved, weights, arena);
-    struct tensor routed = layer_matrix_alloc(context, context->model->dim, context->scratch);
-    run_experts(context, saved, routed, weights, arena);
+    route(&own, saved, weights, arena);
+    struct tensor routed = layer_matrix_alloc(&own, context->model->dim, context->scratch);
+    run_experts(&own, saved, routed, weights, arena);
     if (context->model->moe.shared_ffn > 0) {
-        network_forward(context, &saved->shared, y, saved->normed, weights + FIRST_NETWORK, true, true, arena);
+        struct tensor in = sequence_gather(context, &site_sp_gather, saved->normed, format, context->scratch);
+        network_forward(context, &saved->shared, y, in, weights + FIRST_NETWORK, true, true, arena);
         moe_note_shared(context, y, false);
         count_shared(context, &saved->dispatch, y);
         ops->vector_add(routed.data, routed.data, y.data, count);
@@ -262,18 +268,22 @@ void moe_backward_input(const struct layer_context *context, struct tensor dx, s
 
     make_again(context, saved, weights, arena);
     struct tensor masked = dropout_backward(context, DROPOUT_FEED_FORWARD, saved->dropout, dy, arena);
+    struct layer_context slice = sequence_slice(context);
     saved->dnormed = layer_matrix_alloc(context, model->dim, arena);
     if (model->moe.shared_ffn > 0) {
-        network_backward_input(context, &saved->shared, saved->dnormed, masked, weights + FIRST_NETWORK, arena);
-        column_parallel_backward(context, precision_activation(context->precision), saved->dnormed);
+        struct tensor d_out = sequence_gather(context, &site_sp_output_grad_gather, masked, context->precision->residual, arena);
+        saved->shared.d_out_slice = masked;
+        network_backward_input(context, &saved->shared, saved->dnormed, d_out, weights + FIRST_NETWORK, arena);
+        saved->dnormed = column_parallel_backward(context, precision_activation(context->precision), saved->dnormed, arena);
     } else {
+        saved->dnormed = layer_slice_alloc(context, model->dim, arena);
         memset(saved->dnormed.data, 0, (size_t)tensor_bytes(saved->dnormed));
     }
-    saved->d_logits = layer_matrix_alloc(context, model->moe.experts, arena);
+    saved->d_logits = layer_matrix_alloc(&slice, model->moe.experts, arena);
     struct arena_mark mark = arena_mark(context->scratch);
-    struct tensor d_weight = layer_matrix_alloc(context, model->moe.top_k, context->scratch);
-    backward_experts(context, saved, masked, d_weight, weights, arena);
-    router_backward(context, &saved->routing, d_weight, saved->d_logits);
+    struct tensor d_weight = layer_matrix_alloc(&slice, model->moe.top_k, context->scratch);
+    backward_experts(&slice, saved, masked, d_weight, weights, arena);
+    router_backward(&slice, &saved->routing, d_weight, saved->d_logits);
     arena_release(context->scratch, mark);
     struct precision precision;
     struct layer_context own = router_context(context, &precision);
@@ -287,7 +297,12 @@ void moe_backward_weight(const struct layer_context *context, struct tensor *gra
 {
     const struct model_config *model = context->model;
     struct moe_saved *saved = block_saved;
-    if (model->moe.shared_ffn > 0) network_backward_weight(context, &saved->shared, gradients + FIRST_NETWORK, true);
+    if (model->moe.shared_ffn > 0) {
+        struct arena_mark mark = arena_mark(context->scratch);
+        saved->shared.in = sequence_gather(context, &site_sp_gather_again, saved->normed, precision_activation(context->precision), context->scratch);
+        network_backward_weight(context, &saved->shared, gradients + FIRST_NETWORK, true);
+        arena_release(context->scratch, mark);
+    }
     for (int e = 0; e < saved->dispatch.experts; e++)
         expert_backward_weight(context, &saved->experts[e], gradients + expert_at(model, saved->dispatch.first + e), !saved->bias_apart);
     add_biases_backward(context, saved, gradients);

@@ -68,7 +68,9 @@ void network_backward_weight(const struct layer_context *context, const struct n
 {
     struct tensor none = {.data = NULL};
     if (saved->in.shape[0] == 0) return;
-    linear_backward_weight(context, gradients[W2], last_bias ? layer_bias(context, gradients, B2) : none, saved->d_out, saved->activated);
+    struct tensor bias = last_bias ? layer_bias(context, gradients, B2) : none;
+    if (saved->d_out_slice.data) row_parallel_backward_weight(context, gradients[W2], bias, saved->d_out, saved->d_out_slice, saved->activated);
+    else linear_backward_weight(context, gradients[W2], bias, saved->d_out, saved->activated);
     linear_backward_weight(context, gradients[W1], layer_bias(context, gradients, B1), saved->d_gate, saved->in);
     linear_backward_weight(context, gradients[W3], layer_bias(context, gradients, B3), saved->d_up, saved->in);
 }

@@ -10,6 +10,7 @@ struct network_saved {
     struct tensor in;                       /* [rows, C] */
     struct tensor gate, up, activated;      /* [rows, F] */
     struct tensor d_out, d_gate, d_up;      /* from the backward on */
+    struct tensor d_out_slice;              /* where tensor parallelism splits it: of d_out what the bias was added to (tensor_parallel.h) */
 };
 
 /* Uninitialised rows, of which there may be none. */

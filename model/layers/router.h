@@ -50,6 +50,12 @@ static inline const struct factor_numbers *router_numbers(const struct layer_con
 }
 static inline double router_get(struct tensor t, int64_t i) { return format_get(t.data, (size_t)i, t.storage); }
 static inline void router_set(struct tensor t, int64_t i, double value) { format_set(t.data, (size_t)i, t.storage, value); }
+/* Of a slice's cells to those of the whole sequences; nothing where all tokens are here. router_slices.c */
+void router_sum_counts(const struct layer_context *context, struct routing *routing);
+/* `own` pairs at the front of by and chosen, which have room for all slices': to all of them, in the order of sequences. */
+void router_gather_pairs(const struct layer_context *context, double *by, int32_t *chosen, int64_t own);
+/* Where a member's pair stands among them. */
+int64_t router_pair_among_all(const struct layer_context *context, int member, int64_t pair);
 /* A row of an expert: which of the chosen ones keep theirs. router_capacity.c */
 void router_drop(const struct layer_context *context, struct routing *routing, struct tensor by, struct arena *arena);
 /* Rows in the order of experts, and where they come from and go to. router_order.c */

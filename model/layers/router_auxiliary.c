@@ -3,7 +3,7 @@
  *   balance = aux_loss_coeff E / (k T^2) * sum over e of (sum over t of p[t,e]) n_e
  *   p = softmax(z), or sigmoid(z) / (sum over the experts + 1e-20); n_e: the tokens that have e among the top_k of p[t,:]
  *   zeta = z_loss_coeff / T * sum over t of lse(z[t,:])^2
- * T and all sums are over the cell's tokens that are not padding. The choice is p's own: no bias, no groups, nothing
+ * T and all sums are over the cell's tokens that are not padding (with sequence parallelism: router_slices.c). The choice is p's own: no bias, no groups, nothing
  * dropped. A value of 1 times the coefficient is what even use gives.
  *
  * They are not added to the loss: their gradients are put into that of the logits, each cell's times aux_scale:
@@ -53,12 +53,13 @@ static int seen_of(const struct moe_config *moe, const struct routing *routing, 
     return seen;
 }
 
-static void find_cell(const struct layer_context *context, struct routing *routing, int c, bool own)
+/* Of the tokens that are here. */
+static void add_cell(const struct layer_context *context, struct routing *routing, int c, bool own, double *sums)
 {
     const struct moe_config *moe = &context->model->moe;
     int experts = moe->experts;
     struct arena_mark mark = arena_mark(context->scratch);
-    double *p = arena_alloc(context->scratch, (size_t)experts * sizeof *p), *sums = arena_zalloc(context->scratch, (size_t)experts * sizeof *sums);
+    double *p = arena_alloc(context->scratch, (size_t)experts * sizeof *p);
     int32_t *seen = arena_alloc(context->scratch, (size_t)moe->top_k * sizeof *seen);
     int64_t *counts = routing->aux_counts + (int64_t)c * experts;
     for (int64_t t = routing->cell_first[c]; t < routing->cell_first[c + 1]; t++) {
@@ -70,13 +71,20 @@ static void find_cell(const struct layer_context *context, struct routing *routi
         double lse = router_get(routing->lse, t);
         routing->z[c] += lse * lse;
     }
+    arena_release(context->scratch, mark);
+}
+
+static void finish_cell(const struct layer_context *context, struct routing *routing, int c, const double *sums)
+{
+    const struct moe_config *moe = &context->model->moe;
+    int experts = moe->experts;
+    const int64_t *counts = routing->aux_counts + (int64_t)c * experts;
     double tokens = (double)routing->cell_tokens[c], sum = 0;
     double top_k = factor_site(context->plan, &site_moe_aux_top_k, context->where, moe->top_k, router_numbers(context));
     routing->aux_factor[c] = tokens > 0 ? moe->aux_loss_coeff * experts / (top_k * tokens * tokens) : 0;
     for (int e = 0; e < experts; e++) sum += sums[e] * (double)counts[e];
     routing->aux[c] = routing->aux_factor[c] * sum;
     routing->z[c] *= tokens > 0 ? moe->z_loss_coeff / tokens : 0;
-    arena_release(context->scratch, mark);
 }
 
 void router_auxiliary(const struct layer_context *context, struct routing *routing, struct arena *arena)
@@ -96,7 +104,12 @@ void router_auxiliary(const struct layer_context *context, struct routing *routi
     if (is_softmax(moe, routing)) context->ops->softmax_forward(routing->own, routing->logits);
     else context->ops->sigmoid_forward(routing->own, routing->logits);
     context->ops->log_sum_exp(routing->lse, routing->logits);
-    for (int c = 0; c < routing->cells; c++) find_cell(context, routing, c, own);
+    struct arena_mark mark = arena_mark(context->scratch);
+    double *sums = arena_zalloc(context->scratch, cells * (size_t)moe->experts * sizeof *sums);
+    for (int c = 0; c < routing->cells; c++) add_cell(context, routing, c, own, sums + c * moe->experts);
+    router_sum_counts(context, routing);
+    for (int c = 0; c < routing->cells; c++) finish_cell(context, routing, c, sums + c * moe->experts);
+    arena_release(context->scratch, mark);
 }
 
 /* share: softmax of the logits. */

@@ -1,6 +1,7 @@
 /* router_capacity: which of the chosen (token, expert) pairs find room at their expert.
  *
  *   capacity = ceil(T k / E * capacity_factor), at most T; T: the tokens of a cell (model/routing.h), padding included
+ * (with sequence parallelism those on the other tp ranks too: router_slices.c).
  * In each cell an expert keeps at most so many of its pairs: those with the largest weight (probs; of equal ones the
  * earlier token), or the first tokens (position). By weight is by what the weights are at that point: normalized, or
  * the scores where they are normalized afterwards.
@@ -11,6 +12,7 @@
  * Source: Megatron-LM core/transformer/moe/moe_utils.py (topk_softmax_with_capacity), DeepSpeed moe/sharded_moe.py. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "model/deviations.h"
 #include "model/layers/router.h"
@@ -33,34 +35,62 @@ static int64_t capacity_of(const struct layer_context *context, int64_t tokens)
     return room < (double)tokens ? (int64_t)room : tokens;
 }
 
+/* All pairs that share their experts' room, in the order of sequences. */
+struct pairs { int64_t count; double *by; int32_t *chosen; int slices; bool *kept, *lost; };
+
+static struct pairs all_pairs(const struct layer_context *context, const struct routing *routing, struct tensor by)
+{
+    struct pairs all = {.count = tensor_count(by), .slices = context->slices ? context->slices->group->size : 1};
+    int64_t own = all.count;
+    all.count *= all.slices;
+    all.by = arena_alloc(context->scratch, (size_t)all.count * sizeof *all.by);
+    all.chosen = arena_alloc(context->scratch, (size_t)all.count * sizeof *all.chosen);
+    all.kept = arena_zalloc(context->scratch, (size_t)all.count * sizeof *all.kept);
+    all.lost = arena_zalloc(context->scratch, (size_t)all.count * sizeof *all.lost);
+    for (int64_t i = 0; i < own; i++) all.by[i] = router_get(by, i);
+    memcpy(all.chosen, routing->chosen, (size_t)own * sizeof *all.chosen);
+    if (context->slices) router_gather_pairs(context, all.by, all.chosen, own);
+    return all;
+}
+
+static void drop_in_cell(const struct layer_context *context, const struct pairs *all, int64_t first, int64_t end, bool probs, bool after, struct pair *own)
+{
+    const struct moe_config *moe = &context->model->moe;
+    int64_t from = first * moe->top_k, to = end * moe->top_k, capacity = capacity_of(context, end - first);
+    for (int32_t e = 0; e < moe->experts; e++) {
+        int count = 0;
+        for (int64_t i = from; i < to; i++) {
+            if (all->chosen[i] != e) continue;
+            own[count] = (struct pair){all->by[i], i, count};
+            count++;
+        }
+        if (probs && count > 0) qsort(own, (size_t)count, sizeof *own, by_weight);
+        for (int i = 0; i < count; i++) {
+            all->kept[own[i].at] = i < capacity;
+            all->lost[own[i].at] = i < capacity && !after && own[i].location >= capacity;
+        }
+    }
+}
+
 void router_drop(const struct layer_context *context, struct routing *routing, struct tensor by, struct arena *arena)
 {
     const struct moe_config *moe = &context->model->moe;
     int64_t pairs = tensor_count(by);
     if (moe->capacity_factor <= 0) return;
     struct arena_mark mark = arena_mark(context->scratch);
-    struct pair *own = arena_alloc(context->scratch, (size_t)pairs * sizeof *own);
     bool probs = moe->drop == MOE_DROP_PROBS && decision_site(context->plan, &site_moe_drop_policy, context->where, true, true);
     bool after = decision_site(context->plan, &site_moe_locations, context->where, true, true);
     routing->kept = arena_alloc(arena, (size_t)pairs * sizeof *routing->kept);
-    routing->lost = arena_zalloc(arena, (size_t)pairs * sizeof *routing->lost);
-    for (int c = 0; c < routing->cells; c++) {
-        int64_t from = routing->cell_first[c] * moe->top_k, to = routing->cell_first[c + 1] * moe->top_k;
-        int64_t capacity = capacity_of(context, routing->cell_first[c + 1] - routing->cell_first[c]);
-        for (int32_t e = 0; e < moe->experts; e++) {
-            int count = 0;
-            for (int64_t i = from; i < to; i++) {
-                if (routing->chosen[i] != e) continue;
-                own[count] = (struct pair){router_get(by, i), i, count};
-                count++;
-            }
-            if (probs && count > 0) qsort(own, (size_t)count, sizeof *own, by_weight);
-            for (int i = 0; i < count; i++) {
-                routing->kept[own[i].at] = i < capacity;
-                routing->lost[own[i].at] = i < capacity && !after && own[i].location >= capacity;
-                routing->dropped += i >= capacity;
-            }
-        }
+    routing->lost = arena_alloc(arena, (size_t)pairs * sizeof *routing->lost);
+    struct pairs all = all_pairs(context, routing, by);
+    struct pair *own = arena_alloc(context->scratch, (size_t)all.count * sizeof *own);
+    for (int c = 0; c < routing->cells; c++)
+        drop_in_cell(context, &all, routing->cell_first[c] * all.slices, routing->cell_first[c + 1] * all.slices, probs, after, own);
+    for (int64_t i = 0; i < pairs; i++) {
+        int64_t at = router_pair_among_all(context, context->slices ? context->slices->group->me : 0, i);
+        routing->kept[i] = all.kept[at];
+        routing->lost[i] = all.lost[at];
+        routing->dropped += !all.kept[at];
     }
     arena_release(context->scratch, mark);
 }

@@ -32,7 +32,7 @@ static double relative_difference(const struct rows_fact *a, const struct rows_f
 static bool rows_differ(const struct record *record, const struct rows_fact *a, const struct rows_fact *b, double *ret_by, double *ret_limit)
 {
     bool equal = true;
-    for (int t = 0; t < record->config.model.seq && equal; t++) equal = a->row[t] == b->row[t];
+    for (int t = 0; t < b->count && equal; t++) equal = a->row[t] == b->row[t];
     *ret_by = equal ? 0 : relative_difference(a, b);
     bool exact = variations_are_exact(&record->config, record->gemm);
     *ret_limit = exact ? 0 : 256 * precision_roundoff(&record->config.precision) * (a->unit + 1);

@@ -27,6 +27,7 @@
 #include "scenarios/check.h"
 #include "scenarios/compare.h"
 #include "scenarios/reduction_sums.h"
+#include "scenarios/sequence_sums.h"
 #include "scenarios/unit_contribution.h"
 #include "scenarios/unit_values.h"
 
@@ -350,6 +351,7 @@ static void check_sum(const struct evidence *e, struct check_output *output, int
     if (error <= limit || !rows_differ(e, rank, step, unit)) return;
     struct unit_contribution where = {.rank = &record->rank[rank], .step = step, .unit = unit};
     const struct site *site = facts_was_chosen(where.rank, &site_dp_bucket, step, unit) ? &site_dp_bucket : reduction_sums_second(record, where.rank, step, unit);
+    if (!site) site = sequence_sums_other(record, where.rank, step, unit);
     const struct site *first = facts_reduction_site(&record->config, unit);
     if (!site) site = tied && !reduction_sums_any_wrong(record, first, step) ? &site_tied_grad_reduce : first;
     find_at(e, output, &where, site, -1, "altered",

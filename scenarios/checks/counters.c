@@ -84,7 +84,7 @@ static double counted_everywhere(const struct record *record, const struct rank_
     for (int r = 0; r < record->ranks; r++) {
         const struct rank_record *other = &record->rank[r];
         int alike = layout_shards_alike(&record->config.layout);
-        bool adds = other->stage == rank->stage && other->tp == rank->tp && other->shard % alike == rank->shard % alike;
+        bool adds = other->stage == rank->stage && (other->tp == rank->tp || layout_slices_sequences(&record->config.layout)) && other->shard % alike == rank->shard % alike;
         const struct balance_fact *part = adds ? balance_of(other, fact->step, fact->unit) : NULL;
         sum += part ? part->counted[i] : 0;
     }

@@ -31,11 +31,11 @@ static int count_leaks(const struct reach *reach, const struct rows_fact *before
 {
     int leaks = 0;
     *ret_closed = 0;
-    for (int t = 0; t < reach->config->model.seq; t++) {
-        if (may_change(reach, before->sequence, t)) continue;
+    for (int i = 0; i < before->count; i++) {
+        if (may_change(reach, before->sequence, before->first + i)) continue;
         ++*ret_closed;
-        if (before->row[t] == after->row[t]) continue;
-        if (leaks++ == 0) *ret_first = t;
+        if (before->row[i] == after->row[i]) continue;
+        if (leaks++ == 0) *ret_first = before->first + i;
     }
     return leaks;
 }
@@ -62,14 +62,14 @@ static void look_for_loss(const struct reach *reach, struct check_output *output
                           const struct rows_fact *after)
 {
     const struct rows_fact *before = entry.fact;
-    int seq = reach->config->model.seq, at = reach->edit->position, others = 0, changed = 0;
+    int at = reach->edit->position, others = 0, changed = 0, here = at - before->first; /* of a slice its own positions alone are held */
     if (before->site != &site_layer_forward || before->sequence != reach->edit->sequence) return;
-    for (int t = 0; t < seq; t++) {
-        if (t == at || !may_change(reach, before->sequence, t)) continue;
+    for (int i = 0; i < before->count; i++) {
+        if (i == here || !may_change(reach, before->sequence, before->first + i)) continue;
         others++;
-        changed += before->row[t] != after->row[t];
+        changed += before->row[i] != after->row[i];
     }
-    bool own = before->row[at] != after->row[at], is_last = before->unit == reach->config->model.layers;
+    bool own = here < 0 || here >= before->count || before->row[here] != after->row[here], is_last = before->unit == reach->config->model.layers;
     if (own && (!is_last || others == 0 || changed > 0)) return;
     char unit[32];
     unit_name(&reach->config->model, before->unit, unit);

@@ -19,11 +19,13 @@
 #include <string.h>
 
 #include "model/loss_convention.h"
+#include "model/params.h"
 #include "model/precision.h"
 #include "model/sites.h"
 #include "scenarios/check.h"
 #include "scenarios/facts.h"
 #include "scenarios/routing_due.h"
+#include "scenarios/sequence_sums.h"
 
 /* ---- on the wire ---- */
 
@@ -38,7 +40,7 @@ static bool declared_format(const struct run_config *config, const char *purpose
         {&site_tied_grad_reduce, p->reduce},     {&site_loss_token_count_reduce, FORMAT_FP64},
         {&site_loss_report_reduce, FORMAT_FP64}, {&site_loss_report_broadcast, loss_convention_of(config)->logged_format},
         {&site_clip_norm_reduce, FORMAT_FP64},   {&site_amp_found_inf_reduce, FORMAT_FP64},
-        {&site_ep_count_reduce, FORMAT_FP64},
+        {&site_ep_count_reduce, FORMAT_FP64},    {&site_sp_grad_reduce, p->reduce},
     };
     for (size_t i = 0; i < sizeof due / sizeof due[0]; i++) {
         if (strcmp(due[i].site->name, purpose) != 0) continue;
@@ -116,6 +118,8 @@ static const struct site *rounded_at(const struct record *record, const struct r
 {
     int unit = record->params.params[fact->param].unit;
     const struct site *first = facts_reduction_site(&record->config, unit), *site = first;
+    bool sliced = param_sees_slice(&record->config.layout, &record->params.params[fact->param].info);
+    if (sliced && sequence_sums_other(record, rank, fact->step, unit) == &site_sp_grad_reduce) return &site_sp_grad_reduce;
     for (int i = 0; i < rank->reductions.count; i++) {
         const struct reduction_fact *reduction = &rank->reductions.items[i];
         if (reduction->site == first || reduction->step != fact->step || reduction->bucket != unit || reduction->values == 0) continue;

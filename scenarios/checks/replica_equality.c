@@ -10,9 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/params.h"
 #include "model/sites.h"
 #include "scenarios/check.h"
 #include "scenarios/facts.h"
+#include "scenarios/sequence_sums.h"
 #include "scenarios/tensor_groups.h"
 #include "scenarios/unit_contribution.h"
 
@@ -74,6 +76,20 @@ static const struct site *config_replica_site(const struct record *record, int u
                : facts_reduction_site(&record->config, unit);
 }
 
+/* With sequence parallelism, what the sum over tp makes equal. */
+static bool over_slices(const struct record *record, const struct tensor_entry *a, const struct tensor_entry *b)
+{
+    const struct rank_record *left = &record->rank[a->rank], *right = &record->rank[b->rank];
+    return left->tp != right->tp && param_sees_slice(&record->config.layout, &record->params.params[a->fact->param].info);
+}
+
+static const struct site *slice_site(const struct record *record, const struct tensor_entry *a, const struct tensor_entry *b, int step, int unit)
+{
+    const struct site *of = sequence_sums_other(record, &record->rank[a->rank], step, unit);
+    if (!of) of = sequence_sums_other(record, &record->rank[b->rank], step, unit);
+    return of ? of : &site_sp_grad_reduce;
+}
+
 /* NULL: something before is wrong, and its own check says where. */
 static const struct site *site_of(const struct record *record, const struct tensor_entry *a,
                                   const struct tensor_entry *b)
@@ -83,6 +99,7 @@ static const struct site *site_of(const struct record *record, const struct tens
         if (!gradient_is_right(record, a) || !gradient_is_right(record, b)) return NULL;
         int unit = record->params.params[a->fact->param].unit, step = a->fact->step;
         if (facts_was_chosen(&record->rank[a->rank], &site_dp_bucket, step, unit)) return &site_dp_bucket;
+        if (!tied && over_slices(record, a, b)) return slice_site(record, a, b, step, unit);
         return tied ? &site_tied_grad_reduce : config_replica_site(record, unit);
     }
     if (a->fact->step < 0 || !inputs_agree(record, a, b) || !same_coefficient(record, a, b)) return NULL;

@@ -2,7 +2,7 @@
  *
  * The ledger of draws has a line a sequence, layer and place: which stream, which of its counters, and a digest of the mask
  * that was applied. Due, anew from names: the stream of (seed, step, layer, place, sequence), counters 0 to positions x
- * channels. So ranks that hold the same sequence draw the same mask, those that hold others draw others, and every layout
+ * channels; with sequence parallelism those of the rank's slice, and the digests of all slices add up to the sequence's. So ranks that hold the same sequence draw the same mask, those that hold others draw others, and every layout
  * draws what one rank draws, whose digests are compared too. A recomputation draws what its forward drew, all of it and
  * nothing else; and its output has the bits of the forward's.
  * Limit: exact. Sites: dropout.sequence; of a recomputation recompute.restore_rng where its draws differ,
@@ -14,13 +14,15 @@
 #include "scenarios/check.h"
 #include "scenarios/facts.h"
 
-/* A run's or rank's draws by (step, sequence, layer, place). */
-struct draws { int steps, sequences, layers; const struct draw_fact **of; };
+/* A run's or rank's draws by (step, sequence, layer, place); kept: the digests of all slices of a sequence. */
+struct draws { int steps, sequences, layers; const struct draw_fact **of; uint64_t *kept; };
 
 static struct draws draws_new(const struct record *record)
 {
-    struct draws draws = {record->config.train.steps, record->config.train.global_batch, record->config.model.layers, NULL};
-    draws.of = memory_zalloc((size_t)draws.steps * (size_t)draws.sequences * (size_t)draws.layers * DROPOUT_PLACES * sizeof *draws.of);
+    struct draws draws = {record->config.train.steps, record->config.train.global_batch, record->config.model.layers, NULL, NULL};
+    size_t count = (size_t)draws.steps * (size_t)draws.sequences * (size_t)draws.layers * DROPOUT_PLACES;
+    draws.of = memory_zalloc(count * sizeof *draws.of);
+    draws.kept = memory_zalloc(count * sizeof *draws.kept);
     return draws;
 }
 
@@ -28,6 +30,11 @@ static const struct draw_fact **draw_at(const struct draws *draws, const struct 
 {
     size_t layer = (size_t)(fact->unit - 1), row = (size_t)fact->step * (size_t)draws->sequences + (size_t)fact->sequence;
     return &draws->of[(row * (size_t)draws->layers + layer) * DROPOUT_PLACES + (size_t)fact->place];
+}
+
+static uint64_t *kept_at(const struct draws *draws, const struct draw_fact *fact)
+{
+    return &draws->kept[draw_at(draws, fact) - draws->of];
 }
 
 /* A run that stops being finite is looked at up to there. */
@@ -51,6 +58,19 @@ static void draws_add(struct draws *draws, const struct rank_record *rank)
     }
 }
 
+/* Each slice of a sequence is on one tp rank of the stage that has the layer. */
+static void add_kept(struct draws *draws, const struct record *record)
+{
+    bool sliced = layout_slices_sequences(&record->config.layout);
+    for (int r = 0; r < record->ranks; r++) {
+        const struct rank_record *rank = &record->rank[r];
+        for (int i = 0; i < rank->draws.count; i++) {
+            const struct draw_fact *fact = &rank->draws.items[i];
+            if (!fact->again && is_looked_at(draws, fact) && (sliced || rank->tp == 0)) *kept_at(draws, fact) += fact->kept;
+        }
+    }
+}
+
 static const char *place_name(int place)
 {
     return place == DROPOUT_ATTENTION ? "attention" : "feed-forward";
@@ -69,14 +89,16 @@ static uint64_t stream_due(const struct run_config *config, const struct draw_fa
 }
 
 /* A forward's mask. */
-static void check_draw(const struct evidence *e, struct check_output *output, const struct draws *alone, const struct rank_record *rank,
-                       const struct draw_fact *fact)
+static void check_draw(const struct evidence *e, struct check_output *output, const struct draws *alone, const struct draws *forward,
+                       const struct rank_record *rank, const struct draw_fact *fact)
 {
     const struct run_config *config = &e->parallel->config;
-    uint64_t count = (uint64_t)config->model.seq * (uint64_t)config->model.dim;
+    bool sliced = layout_slices_sequences(&config->layout);
+    uint64_t count = (uint64_t)config->model.seq * (uint64_t)config->model.dim / (uint64_t)(sliced ? config->layout.tp : 1);
+    uint64_t first = sliced ? count * (uint64_t)rank->tp : 0, kept = sliced && is_looked_at(forward, fact) ? *kept_at(forward, fact) : fact->kept;
     const struct draw_fact *other = is_looked_at(alone, fact) ? *draw_at(alone, fact) : NULL;
-    bool stream = fact->stream == stream_due(config, fact, fact->sequence), counters = fact->first == 0 && fact->count == count;
-    bool good = stream && counters && (!other || other->stream != fact->stream || other->kept == fact->kept);
+    bool stream = fact->stream == stream_due(config, fact, fact->sequence), counters = fact->first == first && fact->count == count;
+    bool good = stream && counters && (!other || other->stream != fact->stream || other->kept == kept);
     check_value(output, !good, 0);
     if (good) return;
     int of_rank_0 = fact->sequence - rank->data_rank * (config->train.global_batch / layout_data_ranks(&config->layout));
@@ -156,7 +178,7 @@ static void check_rank(const struct evidence *e, struct check_output *output, co
         const struct draw_fact *fact = &rank->draws.items[i];
         if (!is_looked_at(forward, fact)) continue;
         if (fact->again) check_again(e, output, forward, rank, fact);
-        else check_draw(e, output, alone, rank, fact);
+        else check_draw(e, output, alone, forward, rank, fact);
     }
     check_whole(e, output, rank);
     for (int i = 0; i < rank->recomputations.count; i++) check_output_again(e, output, forward, rank, &rank->recomputations.items[i]);
@@ -173,9 +195,12 @@ static void run(const struct evidence *e, struct check_output *output)
     struct draws alone = draws_new(e->standalone), forward = draws_new(record);
     check_value(output, 0, 1);
     draws_add(&alone, &e->standalone->rank[0]);
+    add_kept(&forward, record);
     for (int r = 0; r < record->ranks; r++) check_rank(e, output, &alone, &forward, &record->rank[r]);
     free(alone.of);
+    free(alone.kept);
     free(forward.of);
+    free(forward.kept);
 }
 
 const struct check check_rng = {

@@ -119,7 +119,7 @@ static void check_auxiliary(const struct evidence *e, struct check_output *outpu
 {
     const struct moe_config *moe = &e->config->model.moe;
     double limit = routing_roundoff(e->parallel);
-    if (!fact->aux) return;
+    if (!fact->aux || !fact->whole) return;
     for (int c = 0; c < fact->cells; c++) {
         double due = routing_balancing(moe, fact, c, padding, (struct balancing){false, false}), got = fact->aux[c], z = routing_z(moe, fact, c, padding);
         check_value(output, fmax(relative(due, got), relative(z, fact->z[c])), limit);
@@ -177,7 +177,6 @@ static const struct routing_fact *standalone_fact(const struct record *record, i
 static void check_experts(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact)
 {
     const struct routing_fact *other = fact->step == 0 ? standalone_fact(e->standalone, fact->step, fact->unit) : NULL;
-    int64_t shift = (int64_t)fact->first_sequence * e->config->model.seq;
     /* With sums over ranks (tp, partial sums of experts), equal tags of rows that differ in their last bits are possible. */
     const struct layout *layout = &e->parallel->config.layout;
     bool exact = !strcmp(e->parallel->gemm, "fixed") && layout->tp == 1 && (layout_ep(layout) == 1 || layout->dispatcher == DISPATCH_ALL_TO_ALL);
@@ -187,7 +186,7 @@ static void check_experts(const struct evidence *e, struct check_output *output,
         int64_t token = fact->slot[i] / fact->top_k;
         int expert = fact->chosen[fact->slot[i]];
         bool own = i >= fact->bounds[expert] && i < fact->bounds[expert + 1] && (fact->dispatch.members > 0 || routing_row_is_seen(fact, fact->slot[i]));
-        int64_t there = own && token + shift < other->tokens ? row_of(other, token + shift, expert) : -1;
+        int64_t whole = routing_token(e->parallel, rank, fact, token), there = own && whole < other->tokens ? row_of(other, whole, expert) : -1;
         int64_t at = i;
         const struct routing_fact *computing = fact->dispatch.members > 0 ? dispatch_row_at(e, rank, fact, i, &at) : fact;
         if (there < 0 || !computing) continue;
@@ -209,7 +208,7 @@ static void visit(const struct evidence *e, struct check_output *output, const s
     if (!fact->whole) return;
     check_scores(e, output, rank, fact);
     if (check_choice(e, output, rank, fact)) check_weights(e, output, rank, fact);
-    check_auxiliary(e, output, rank, fact, padding);
+    (void)padding;
     check_gate(e, output, rank, fact);
     check_experts(e, output, rank, fact);
 }
@@ -222,6 +221,7 @@ static void run(const struct evidence *e, struct check_output *output)
     }
     check_value(output, 0, 0);
     routing_each(e, output, visit);
+    routing_each_whole(e, output, check_auxiliary);
 }
 
 const struct check check_routing = {

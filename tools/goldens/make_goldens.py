@@ -29,6 +29,10 @@ CASES = {
     "bidirectional_adamw": dict(layers=2, dim=14, heads=7, kv_heads=1, head_dim=2, ffn=26, seq=17, rope=False,
                                 causal=False, bias=False, tied=False, batch=6, document_mask=False,
                                 optimizer=dict(kind="adamw", lr=1e-3, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.0), clip=0.7),
+    # sizes that split for two tensor-parallel ranks, the sequence too
+    "slices_adamw": dict(layers=2, dim=22, heads=6, kv_heads=2, head_dim=4, ffn=26, seq=18, rope=True, causal=True,
+                              bias=True, tied=False, batch=6, document_mask=False,
+                              optimizer=dict(kind="adamw", lr=2e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1), clip=1.0),
 }
 STEPS, VOCAB, SAMPLES = 10, 256, 6
 
