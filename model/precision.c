@@ -2,6 +2,7 @@
 #include "model/precision.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "sim/assertion.h"
 
@@ -26,18 +27,27 @@ void tensor_round(struct tensor values, enum format format)
     vector_round(values.data, (size_t)tensor_count(values), values.storage, format);
 }
 
+/* Of a double: from its leading bit to its last one that is set. */
+static int significant_bits(uint64_t bits)
+{
+    const uint64_t leading = (uint64_t)1 << 52;
+    uint64_t mantissa = bits & (leading - 1);
+    if (bits << 1 >= (uint64_t)1 << 53) mantissa |= leading; /* not subnormal */
+    return mantissa ? 64 - __builtin_clzll(mantissa) - __builtin_ctzll(mantissa) : 0;
+}
+
 int vector_bits(const void *data, size_t count, enum format storage, int64_t *ret_values)
 {
     int most = 0;
     *ret_values = 0;
     for (size_t i = 0; i < count; i++) {
-        int exponent;
-        double value = format_get(data, i, storage);
-        if (value == 0 || !isfinite(value)) continue;
-        int64_t mantissa = (int64_t)ldexp(frexp(fabs(value), &exponent), 53);
-        int bits = 53 - __builtin_ctzll((unsigned long long)mantissa);
+        double value = storage == FORMAT_FP32 ? ((const float *)data)[i] : format_get(data, i, storage);
+        uint64_t bits;
+        memcpy(&bits, &value, sizeof bits);
+        int own = significant_bits(bits);
+        if (own == 0 || !isfinite(value)) continue;
         ++*ret_values;
-        if (bits > most) most = bits;
+        if (own > most) most = own;
     }
     return most;
 }

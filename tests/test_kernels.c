@@ -1,7 +1,11 @@
 /* test_kernels: values of the row-wise and elementwise kernel operations and of the elementary functions. */
 #define VARIANT_CPU plain /* elementary.h is the same at every width: test_kernels_variants compares them */
 #include "tests/kernels_support.h"
+#include <float.h>
+
 #include "model/kernels/elementary.h"
+#include "model/precision.h"
+#include "sim/random.h"
 
 enum { T_ROWS = 19, HEADS = 3, HEAD_DIM = 22, VOCABULARY = 91 };
 
@@ -290,6 +294,40 @@ START_TEST(sketch_values)
 }
 END_TEST
 
+/* vector_bits against the definition: from the highest to the lowest bit that is set. */
+static int bits_by_definition(double value)
+{
+    int exponent, bits = 0;
+    double rest = frexp(fabs(value), &exponent);
+    while (rest != 0) {
+        rest *= 2;
+        if (rest >= 1) rest -= 1;
+        bits++;
+    }
+    return bits;
+}
+
+START_TEST(significant_bits)
+{
+    struct random_stream stream = random_stream(37, "bits");
+    double special[] = {0, -0.0, INFINITY, -INFINITY, NAN, 1, -1, 3, 0.1, DBL_MIN, DBL_MIN / 2, DBL_TRUE_MIN, 3 * DBL_TRUE_MIN, -DBL_MAX};
+    for (size_t i = 0; i < 5000 + sizeof special / sizeof *special; i++) {
+        uint64_t pattern = random_at(&stream, i) & ~((uint64_t)0) << i % 53;
+        double value;
+        memcpy(&value, &pattern, sizeof value);
+        if (i >= 5000) value = special[i - 5000];
+        float narrow = (float)value;
+        int64_t values;
+        bool counts = isfinite(value) && value != 0;
+        ck_assert_int_eq(vector_bits(&value, 1, FORMAT_FP64, &values), counts ? bits_by_definition(value) : 0);
+        ck_assert_int_eq(values, counts);
+        counts = isfinite(narrow) && narrow != 0;
+        ck_assert_int_eq(vector_bits(&narrow, 1, FORMAT_FP32, &values), counts ? bits_by_definition(narrow) : 0);
+        ck_assert_int_eq(values, counts);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("kernels");
@@ -302,6 +340,7 @@ int main(void)
     tcase_add_test(tests, embedding_values);
     tcase_add_test(tests, optimizer_values);
     tcase_add_test(tests, sketch_values);
+    tcase_add_test(tests, significant_bits);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_set_fork_status(runner, CK_NOFORK);
