@@ -78,7 +78,8 @@ static void begin_fact(struct program *p, const struct microbatch *mb, const str
     const struct run_config *config = p->run->config;
     const struct moe_config *moe = &config->model.moe;
     int64_t tokens = layout_sequences_per_microbatch(config) * program_slice_seq(p);
-    int64_t numbers = tokens * (2 * moe->experts + 8 * moe->top_k + 2);
+    int dispatched = layout_ep(&config->layout) > 1 ? DISPATCH_STAGES + 2 : 0;
+    int64_t numbers = tokens * (2 * moe->experts + (8 + dispatched) * moe->top_k + 4);
     p->routing_fact = (struct routing_fact){.step = p->step, .microbatch = microbatch, .unit = unit->index,
                                             .first_sequence = (int)mb->first_sequence, .whole = numbers <= p->record->routing_left};
     if (p->routing_fact.whole) p->record->routing_left -= numbers;

@@ -68,7 +68,7 @@ void expert_groups(struct communicator *communicator, const struct mesh *mesh, c
     int ep = layout_ep(layout), inner = layout->ep_inner, tp = coordinate(communicator, mesh, "tp");
     bool over_tp = layout->experts_over_tp;
     struct expert_place place = expert_place(layout, experts, coordinate(communicator, mesh, "dp_shard"), tp);
-    *ret = (struct expert_parallel){.communicator = communicator, .dispatcher = layout->dispatcher, .first = place.first, .count = place.count};
+    *ret = (struct expert_parallel){.communicator = communicator, .dispatcher = layout->dispatcher, .over_tp = layout->experts_over_tp, .first = place.first, .count = place.count};
     if (layout->etp > 1) ret->tensor = communicator_group(communicator, "tp");
     int begin = place.group * ep;
     ret->group = along(communicator, mesh, "ep", begin, 1, ep, over_tp);

@@ -13,7 +13,8 @@ struct param_info param_bias(const struct param_info *matrix, int index);
 /* Does sequence parallelism compute with it on a slice of each sequence, so that its gradient is a part of a sum over tp? */
 static inline bool param_sees_slice(const struct layout *layout, const struct param_info *info)
 {
-    return layout_slices_sequences(layout) && info->cut == CUT_NONE;
+    bool apart = info->is_expert && layout->experts_over_tp && layout_ep(layout) > 1; /* each tp rank has others */
+    return layout_slices_sequences(layout) && info->cut == CUT_NONE && !apart;
 }
 /* Rows and columns of one rank's part. */
 void param_cut_shape(const struct param_info *info, int tp, int64_t *ret_rows, int64_t *ret_columns);

@@ -62,6 +62,34 @@ static struct unit_groups dense_groups(struct program *p)
     return (struct unit_groups){communicator_group(p->communicator, "dp_shard"), p->dp, p->record->shard, p->record->tp};
 }
 
+/* The experts that this rank takes for its own, in what it holds and in what it answers for. A place past the last one has
+ * memory for as many, and no token is for them. */
+static void take_place(struct program *p, const struct run_config *config)
+{
+    const struct layout *layout = &config->layout;
+    int ep = layout_ep(layout);
+    struct expert_place due = expert_place(layout, config->model.moe.experts, p->record->shard, p->record->tp);
+    struct factor_numbers numbers = {.M = layout->microbatches, .D = layout_data_ranks(layout), .P = layout->pp, .C = 1, .T = layout->tp,
+        .E = ep, .A = 1, .N = 1, .N_all = 1, .N_unshifted = 1, .n = 1, .n_rank = 1, .D_shard = layout->dp_shard, .D_replicate = layout->dp_replicate};
+    p->experts_first = due.first;
+    p->experts_count = due.count;
+    if (ep == 1) return;
+    double at = factor_site(p->run->plan, &site_ep_rank, program_where(p, -1, -1), due.me, &numbers);
+    struct factor_fact fact = {&site_ep_rank, 0, -1, -1, at, 0, 0};
+    record_push(p->record, factors, fact);
+    int me = at >= 0 && at < 1e6 ? (int)at : 0;
+    if (me < ep) p->experts_first = me * due.count;
+    p->expert_parallel.first = me < ep ? p->experts_first : config->model.moe.experts;
+    p->expert_parallel.count = me < ep ? due.count : 0;
+}
+
+static bool is_held(const struct program *p, int param)
+{
+    const struct param *q = &p->run->params.params[param];
+    if (!unit_is_experts(&p->run->config->model, q->unit)) return record_has_param(p->run->record, p->record, param);
+    return q->info.expert >= p->experts_first && q->info.expert < p->experts_first + p->experts_count;
+}
+
 static struct unit_groups experts_groups(struct program *p)
 {
     const struct layout *layout = &p->run->config->layout;
@@ -75,7 +103,7 @@ static void add_unit(struct program *p, int index, int part)
     const struct param_table *table = &p->run->params;
     int count = 0, *params = arena_alloc(p->context.arena, (size_t)table->count * sizeof *params);
     for (int i = 0; i < table->count; i++) {
-        if (table->params[i].unit == index && (part || record_has_param(p->run->record, p->record, i))) params[count++] = i;
+        if (table->params[i].unit == index && (part || is_held(p, i))) params[count++] = i;
     }
     struct unit *unit = &p->units[p->units_count++];
     unit_init(unit, &p->context, index, part, params, count, table, p->run->record->frozen);
@@ -123,6 +151,7 @@ static struct program *program_new(struct rank *rank, const struct run *run)
     if (layout->reduce_scatter[0]) communicator_set_algorithm(p->communicator, "reduce_scatter", layout->reduce_scatter);
     if (run->options->watch) communicator_watch(p->communicator);
     make_groups(p);
+    take_place(p, config);
     p->context = (struct unit_context){.communicator = p->communicator, .ops = run->ops, .plan = run->plan, .dense = dense_groups(p), .experts = experts_groups(p),
         .replicate_group = communicator_group(p->communicator, "dp_replicate"), .config = config, .watch = run->options->watch, .record = p->record, .arena = arena,
         .data_rank = p->data_rank, .data_ranks = layout_data_ranks(layout), .microbatches = layout->microbatches};

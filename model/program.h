@@ -56,6 +56,7 @@ struct program {
     struct group *counting;          /* ranks that hold different tokens */
     struct tensor_parallel tensor_parallel; /* with tp 1: no group */
     struct expert_parallel expert_parallel; /* with ep 1 and etp 1: no group */
+    int experts_first, experts_count; /* that it holds */
     struct ledger middle_ledger;     /* its, between the two steps of an all-to-all */
     struct unit_context context;
     int stage, data_rank;

@@ -12,9 +12,10 @@
 /* ---- expert parallelism ----
  * Rows on their way to other ranks' experts and back, by tags (below). all_to_all: HOME and GRAD_HOME, SENT and GRAD_SENT are of
  * own rows, one by one; all_gather and replicated: of own tokens, whose rows' results come home summed (SENT: nothing is noted
- * that `normed` does not say). READ and GAVE: of the rows that the rank's experts compute. */
-enum dispatch_stage { DISPATCH_SENT, DISPATCH_READ, DISPATCH_GAVE, DISPATCH_HOME, DISPATCH_GRAD_SENT, DISPATCH_GRAD_READ, DISPATCH_GRAD_GAVE,
-                      DISPATCH_GRAD_HOME, DISPATCH_STAGES };
+ * that `normed` does not say). READ and GAVE: of the rows that the rank's experts compute, in the order of experts; ARRIVED and
+ * LEAVES (all_to_all): the same rows in the order of ranks. */
+enum dispatch_stage { DISPATCH_SENT, DISPATCH_ARRIVED, DISPATCH_READ, DISPATCH_GAVE, DISPATCH_LEAVES, DISPATCH_HOME, DISPATCH_GRAD_SENT,
+                      DISPATCH_GRAD_ARRIVED, DISPATCH_GRAD_READ, DISPATCH_GRAD_GAVE, DISPATCH_GRAD_LEAVES, DISPATCH_GRAD_HOME, DISPATCH_STAGES };
 struct dispatch_fact {
     int members, me;                        /* of the expert-parallel group; 0: there is none */
     const int *ranks;                       /* [members] */
@@ -24,6 +25,7 @@ struct dispatch_fact {
     int64_t first_token, tokens;            /* whose rows it sends */
     const int64_t *sent;                    /* [experts of the model]: own rows */
     const int64_t *arrived;                 /* [members * experts]: rows that it takes to be from each member */
+    const int64_t *returned;                /* [members]: rows whose gradient it sends back to each; NULL: all_gather, replicated, or not yet */
     int64_t rows[DISPATCH_STAGES];
     const double *tags[DISPATCH_STAGES];    /* NULL: not noted */
     const double *weight, *gate;            /* [rows that its experts compute], not one by one: a row's weight; the gradient of it */
@@ -60,6 +62,7 @@ struct routing_fact {
     const double *in, *out;                 /* [rows]: tags of what an expert read and gave, of rows of those tokens */
     const double *out_size;                 /* [rows]: the same sum of what it gave, of magnitudes */
     const double *normed, *routed;          /* [tokens]: tags of what all experts were offered, and of what they gave together */
+    const double *shared, *added;           /* [tokens]: tags of the shared expert's output, and of what it and `routed` are together; NULL: there is none */
     const double *gate_due;                 /* [tokens * top_k]: from the backward on: <an expert's output, the gradient of the sum> */
     const double *gate;                     /* what the router's backward was given for it */
 };

@@ -55,6 +55,7 @@ struct expert_parallel {
     struct group *tensor;                 /* etp: whose members share each expert's matrices; NULL: they are whole */
     struct group *copies;                 /* tp ranks that hold the same tokens and are in one ep group: each dispatches its part of them; NULL: none */
     enum moe_dispatcher dispatcher;
+    bool over_tp;                         /* group spans tp ranks */
     int first, count;                     /* experts of this rank */
     /* Backward. What rides with a gradient to the experts that it goes to, where it becomes a part of theirs: the sender's
      * probes and ledger (model/unit.h), and the sum of what arrived, this rank's own included. NULL: nobody looks. */

@@ -1,6 +1,8 @@
 /* unit: its layout, what of it a rank owns, its arrays, its first values. See unit.h. */
 #include "model/unit.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "model/choices.h"
@@ -192,25 +194,74 @@ static struct param_info cut_of(const struct unit *unit, const struct unit_conte
     return info;
 }
 
+/* Numbers of experts in the string order of their names: 0, 1, 10, 11, 2, ... */
+static int in_string_order(int expert, int experts)
+{
+    char name[16], other[16];
+    for (int e = 0; e < experts; e++) {
+        int before = 0;
+        snprintf(name, sizeof name, "%d", e);
+        for (int k = 0; k < experts; k++) {
+            snprintf(other, sizeof other, "%d", k);
+            before += strcmp(other, name) < 0;
+        }
+        if (before == expert) return e;
+    }
+    return expert;
+}
+
+/* Which parameter's initial values a parameter gets: its own. */
+static int initial_from(const struct unit *unit, const struct unit_context *context, const struct unit_param *p, struct where where)
+{
+    int same = 0; /* parameters of this expert */
+    if (!p->info->is_expert || decision_site(context->plan, &site_ep_expert_order, where, true, true)) return p->param;
+    for (int i = 0; i < unit->count; i++) same += unit->params[i].info->is_expert && unit->params[i].info->expert == p->info->expert;
+    return p->param + (in_string_order(p->info->expert, context->config->model.moe.experts) - p->info->expert) * same;
+}
+
+/* The whole parameter's initial values on this rank; *ret_own is freed by the caller. */
+static const void *initial_values(const struct unit *unit, const struct unit_context *context, const struct unit_param *p, void *const *initial, void **ret_own)
+{
+    struct where where = WHERE_NONE;
+    where.rank = context->record->rank;
+    where.stage = context->record->stage;
+    where.layer = unit_layer(context, unit->index);
+    where.param = p->info->name;
+    *ret_own = NULL;
+    if (!context->plan) return initial[p->param];
+    int from = initial_from(unit, context, p, where);
+    if (decision_site(context->plan, &site_model_initial, where, true, true)) return initial[from];
+    struct tensor own = p->dims == 1 ? tensor_1d(NULL, context->ops->storage, p->info->shape[0]) : tensor_2d(NULL, context->ops->storage, p->info->shape[0], p->info->shape[1]);
+    own.data = *ret_own = memory_alloc((size_t)tensor_bytes(own) + 1);
+    param_initial(p->info, &context->config->model, context->config->seed + (uint64_t)context->record->rank, own);
+    return *ret_own;
+}
+
+/* All of a rank's parts of one parameter. */
+static void load_param(struct unit *unit, const struct unit_context *context, int i, void *const *initial)
+{
+    enum format storage = context->ops->storage;
+    const struct unit_param *p = &unit->params[i];
+    int tp = context->config->layout.tp, me = context->record->tp;
+    struct param_info info = cut_of(unit, context, p);
+    void *own;
+    const void *whole = initial_values(unit, context, p, initial, &own);
+    for (int k = 0; k < unit->slices_count; k++) {
+        const struct slice *slice = &unit->slices[k];
+        if (slice->i != i || slice->count == 0) continue;
+        param_cut_copy(element_at(unit->master, slice->at, storage), whole, storage, &info, tp, me, slice->first, slice->count);
+    }
+    if (!unit->sharded) param_cut_copy(element_at(unit->full, p->full_at, storage), whole, storage, &info, tp, me, 0, p->rows * p->columns);
+    free(own);
+}
+
 void unit_load(struct unit *unit, const struct unit_context *context, void *const *initial)
 {
     const struct precision *precision = &context->config->precision;
     enum format storage = context->ops->storage;
-    int tp = context->config->layout.tp, me = context->record->tp;
-    for (int k = 0; k < unit->slices_count; k++) {
-        const struct slice *slice = &unit->slices[k];
-        if (slice->count == 0) continue;
-        const struct unit_param *p = &unit->params[slice->i];
-        struct param_info info = cut_of(unit, context, p);
-        param_cut_copy(element_at(unit->master, slice->at, storage), initial[p->param], storage, &info, tp, me, slice->first, slice->count);
-    }
+    for (int i = 0; i < unit->count; i++) load_param(unit, context, i, initial);
     vector_round(unit->master, unit->shard_count, storage, precision->master);
     if (unit->sharded) return;
-    for (int i = 0; i < unit->count; i++) {
-        const struct unit_param *p = &unit->params[i];
-        struct param_info info = cut_of(unit, context, p);
-        param_cut_copy(element_at(unit->full, p->full_at, storage), initial[p->param], storage, &info, tp, me, 0, p->rows * p->columns);
-    }
     vector_round(unit->full, unit->full_count, storage, precision->master);
     vector_round(unit->full, unit->full_count, storage, precision->param);
     ledger_clear(&unit->full_version);

@@ -4,9 +4,10 @@
 
 #include "model/record.h"
 
-struct call_due { const struct site *site; const char *op, *reduce /* NULL: none */, *group; };
+struct call_due { const struct site *site; const char *op, *reduce /* NULL: none */, *group, *also /* of experts that are units of their own; NULL: none */; };
 /* False: any (transfers, broadcasts). */
 bool call_due(const struct run_config *config, const struct site *site, struct call_due *ret);
+bool call_group_is_due(const struct call_record *call, const struct call_due *due);
 bool call_is_due(const struct call_record *call, const struct call_due *due);
 
 #endif

@@ -30,7 +30,7 @@ double comparison_total_loss(const struct record *record, int step)
     for (int r = 0; r < record->ranks; r++) {
         for (int i = 0; i < record->rank[r].losses.count; i++) {
             const struct loss_fact *fact = &record->rank[r].losses.items[i];
-            if (fact->step == step && record->rank[r].tp == 0) sum += fact->backward_loss; /* each tp rank has the whole loss */
+            if (fact->step == step && facts_is_first_reader(record, &record->rank[r])) sum += fact->backward_loss; /* the others have the same loss */
         }
     }
     return sum / facts_divisor_due(&record->config);
@@ -246,7 +246,7 @@ const struct difference *comparison_param(const struct comparison *c, int step, 
 static bool param_of_unit(const struct comparison *c, int param, int unit)
 {
     int lives = c->parallel->params.params[param].unit;
-    return lives == unit || (unit == c->units - 1 && lives == 0 && c->parallel->config.model.tie_embeddings);
+    return unit_boundary(&c->parallel->config.model, lives) == unit || (unit == c->units - 1 && lives == 0 && c->parallel->config.model.tie_embeddings);
 }
 
 bool comparison_unit_params_agree(const struct comparison *c, int step, int unit)

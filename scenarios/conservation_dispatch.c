@@ -16,6 +16,7 @@
 
 #include "model/precision.h"
 #include "model/sites.h"
+#include "scenarios/dispatch_calls.h"
 #include "scenarios/facts.h"
 #include "scenarios/routing_due.h"
 
@@ -56,13 +57,20 @@ static int column_of(const struct source *s, const struct dispatch_fact *there)
     return s->own->everywhere ? there->me : s->own->me;
 }
 
-/* Where in a member's rows those of the source for its expert e begin. */
-static int64_t begin_there(const struct source *s, const struct routing_fact *there, int e)
+/* Where in a member's rows those of rank `column` for its expert e begin, in the order of experts and in that of ranks. */
+static int64_t begin_by_expert(const struct dispatch_fact *there, int column, int e)
 {
-    const struct dispatch_fact *d = &there->dispatch;
     int64_t at = 0;
-    for (int i = 0; i < e; i++) at += there->computed[d->first + i];
-    for (int m = 0; m < column_of(s, d); m++) at += d->arrived[m * d->experts + e];
+    for (int m = 0; m < there->members; m++) {
+        for (int i = 0; i < there->experts; i++) at += i < e || (i == e && m < column) ? there->arrived[m * there->experts + i] : 0;
+    }
+    return at;
+}
+
+static int64_t begin_by_rank(const struct dispatch_fact *there, int column, int e)
+{
+    int64_t at = 0;
+    for (int i = 0; i < column * there->experts + e; i++) at += there->arrived[i];
     return at;
 }
 
@@ -100,9 +108,59 @@ static bool is_same(double a, double b)
     return a == b || (isnan(a) && isnan(b));
 }
 
+/* Are an expert's rows, on this rank, those that arrived for it? */
+static void check_slots(const struct source *s)
+{
+    for (int e = 0; e < s->own->experts; e++) {
+        int64_t due = 0, got = s->fact->computed[s->own->first + e];
+        for (int m = 0; m < s->own->members; m++) due += s->own->arrived[m * s->own->experts + e];
+        check_value(s->output, (double)llabs(due - got), 0);
+        if (due == got) continue;
+        routing_find(s->e, s->output, &site_ep_empty_slots, s->rank, s->fact, "offset", (double)due, (double)got,
+                     "expert %d is given %lld rows where %lld arrived for it", s->own->first + e, (long long)got, (long long)due);
+        return;
+    }
+}
+
+static int64_t rows_sent_to(const struct source *s, int member)
+{
+    int64_t sum = 0;
+    for (int e = 0; e < s->own->experts; e++) sum += s->own->sent[member * s->own->experts + e];
+    return sum;
+}
+
+/* Does it send as many rows' gradients back to each member as it has rows of it? */
+static void check_returned(const struct source *s)
+{
+    for (int m = 0; s->own->returned && m < s->own->members; m++) {
+        int64_t due = 0, got = s->own->returned[m];
+        for (int e = 0; e < s->own->experts; e++) due += s->own->arrived[m * s->own->experts + e];
+        check_value(s->output, (double)llabs(due - got), 0);
+        if (due == got) continue;
+        bool sent = got == rows_sent_to(s, m);
+        routing_find(s->e, s->output, &site_ep_grad_splits, s->rank, s->fact, sent ? "not-swapped" : "counts", (double)due, (double)got,
+                     "it sends the gradient of %lld rows back to rank %d, of which it has %lld%s", (long long)got, s->own->ranks[m], (long long)due,
+                     sent ? ": as many as it sent there" : "");
+        return;
+    }
+}
+
+/* Tp ranks with the same tokens: has each token's rows one of them alone? */
+static void check_shares(const struct source *s)
+{
+    const struct layout *layout = &s->e->parallel->config.layout;
+    int64_t due = dispatch_tokens_due(layout, s->fact->tokens, s->own->me);
+    check_value(s->output, (double)llabs(due - s->own->tokens), 0);
+    if (due == s->own->tokens) return;
+    routing_find(s->e, s->output, &site_ep_token_share, s->rank, s->fact, s->own->tokens > due ? "duplicate-tokens" : "lost", (double)due, (double)s->own->tokens,
+                 "it sends the rows of %lld tokens where %lld are its own: ranks of tp with the same tokens share them out", (long long)s->own->tokens, (long long)due);
+}
+
 /* ---- one by one ---- */
 
-struct way { const struct site *site; enum dispatch_stage from, to; bool back; const char *what; };
+/* From one place to the next: at the source, or at the expert's rank in the order of ranks or of experts. */
+enum stand { AT_SOURCE, BY_RANK, BY_EXPERT };
+struct way { const struct site *site; enum dispatch_stage from, to; enum stand from_place, to_place; const char *what; };
 
 static const double *tags_of(const struct dispatch_fact *d, enum dispatch_stage stage, int64_t last)
 {
@@ -120,9 +178,9 @@ static bool is_another(const double *tags, int64_t count, double tag)
 /* The source's rows for one expert, on one way between it and the expert's rank. */
 static bool check_way(const struct source *s, const struct routing_fact *there, int e, int64_t own_at, const struct way *way)
 {
-    const struct dispatch_fact *d = &there->dispatch, *from = way->back ? d : s->own, *to = way->back ? s->own : d;
-    int64_t count = s->own->sent[d->first + e], there_at = begin_there(s, there, e);
-    int64_t from_at = way->back ? there_at : own_at, to_at = way->back ? own_at : there_at;
+    const struct dispatch_fact *d = &there->dispatch, *from = way->from_place == AT_SOURCE ? s->own : d, *to = way->to_place == AT_SOURCE ? s->own : d;
+    const int64_t begin[] = {own_at, begin_by_rank(d, column_of(s, d), e), begin_by_expert(d, column_of(s, d), e)};
+    int64_t count = s->own->sent[d->first + e], from_at = begin[way->from_place], to_at = begin[way->to_place];
     const double *sent = tags_of(from, way->from, from_at + count - 1), *got = tags_of(to, way->to, to_at + count - 1);
     for (int64_t i = 0; i < count && sent && got; i++) {
         double a = sent[from_at + i], b = got[to_at + i];
@@ -132,7 +190,7 @@ static bool check_way(const struct source *s, const struct routing_fact *there, 
         routing_find(s->e, s->output, way->site, s->rank, s->fact, isnan(b) ? "missing" : other ? "other-row" : "altered", a, b,
                      "%s of choice %d of token %lld, for expert %d on rank %d, %s", way->what, s->fact->slot[s->row[own_at + i]] % s->fact->top_k,
                      (long long)(s->fact->slot[s->row[own_at + i]] / s->fact->top_k), d->first + e, s->own->ranks[d->me],
-                     isnan(b) ? "does not arrive" : other ? "is another row's" : "is not what was sent");
+                     isnan(b) ? "is not there" : other ? "is another row's" : "is not what it was before");
         return false;
     }
     return true;
@@ -141,10 +199,14 @@ static bool check_way(const struct source *s, const struct routing_fact *there, 
 static void check_one_by_one(const struct source *s, const struct routing_fact *const *there)
 {
     static const struct way ways[] = {
-        {&site_ep_dispatch, DISPATCH_SENT, DISPATCH_READ, false, "what the expert reads"},
-        {&site_ep_combine, DISPATCH_GAVE, DISPATCH_HOME, true, "what comes back"},
-        {&site_ep_combine_grad, DISPATCH_GRAD_SENT, DISPATCH_GRAD_READ, false, "the gradient of the result"},
-        {&site_ep_dispatch_grad, DISPATCH_GRAD_GAVE, DISPATCH_GRAD_HOME, true, "the gradient that comes back"},
+        {&site_ep_dispatch, DISPATCH_SENT, DISPATCH_ARRIVED, AT_SOURCE, BY_RANK, "what arrives"},
+        {&site_ep_index_bits, DISPATCH_ARRIVED, DISPATCH_READ, BY_RANK, BY_EXPERT, "what the expert reads"},
+        {&site_ep_restore_order, DISPATCH_GAVE, DISPATCH_LEAVES, BY_EXPERT, BY_RANK, "what is sent back"},
+        {&site_ep_combine, DISPATCH_LEAVES, DISPATCH_HOME, BY_RANK, AT_SOURCE, "what comes back"},
+        {&site_ep_combine_grad, DISPATCH_GRAD_SENT, DISPATCH_GRAD_ARRIVED, AT_SOURCE, BY_RANK, "the gradient of the result"},
+        {&site_ep_index_bits, DISPATCH_GRAD_ARRIVED, DISPATCH_GRAD_READ, BY_RANK, BY_EXPERT, "the gradient that the expert reads"},
+        {&site_ep_restore_order, DISPATCH_GRAD_GAVE, DISPATCH_GRAD_LEAVES, BY_EXPERT, BY_RANK, "the gradient that is sent back"},
+        {&site_ep_dispatch_grad, DISPATCH_GRAD_LEAVES, DISPATCH_GRAD_HOME, BY_RANK, AT_SOURCE, "the gradient that comes back"},
     };
     for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
         int64_t own_at = 0;
@@ -184,7 +246,7 @@ struct sums { double *result, *gradient, most, most_gradient; bool rows_good; };
 static void add_rows(const struct source *s, const struct routing_fact *there, int e, int64_t own_at, struct sums *sums)
 {
     const struct dispatch_fact *d = &there->dispatch;
-    int64_t count = s->own->sent[d->first + e], at = begin_there(s, there, e), last = at + count - 1;
+    int64_t count = s->own->sent[d->first + e], at = begin_by_expert(d, column_of(s, d), e), last = at + count - 1;
     const double *read = tags_of(d, DISPATCH_READ, last), *gave = tags_of(d, DISPATCH_GAVE, last), *gradient = tags_of(d, DISPATCH_GRAD_GAVE, last);
     for (int64_t i = 0; i < count && read && gave; i++) {
         int64_t row = s->row[own_at + i], slot = s->fact->back[row];
@@ -264,6 +326,26 @@ void conservation_dispatch(const struct evidence *e, struct check_output *output
     if (all && s.own->one_by_one) check_one_by_one(&s, there);
     else if (all) check_summed(&s, there);
     check_copies(&s);
+    check_slots(&s);
+    check_returned(&s);
+    check_shares(&s);
     free(s.row);
     free(there);
+}
+
+const struct routing_fact *dispatch_row_at(const struct evidence *e, const struct rank_record *rank, const struct routing_fact *fact, int64_t row, int64_t *ret_at)
+{
+    struct source s = {.e = e, .rank = rank, .fact = fact, .own = &fact->dispatch};
+    int64_t token = fact->slot[row] / fact->top_k, before = 0;
+    if (s.own->members == 0 || s.own->experts == 0 || token < s.own->first_token || token >= s.own->first_token + s.own->tokens) return NULL;
+    int expert = 0;
+    while (fact->bounds[expert + 1] <= row) expert++;
+    for (int64_t i = fact->bounds[expert]; i < row; i++) {
+        int64_t other = fact->slot[i] / fact->top_k;
+        before += other >= s.own->first_token && other < s.own->first_token + s.own->tokens;
+    }
+    const struct routing_fact *there = fact_at(&s, s.own->ranks[expert / s.own->experts]);
+    if (!there || there->dispatch.members != s.own->members) return NULL;
+    *ret_at = begin_by_expert(&there->dispatch, column_of(&s, &there->dispatch), expert - there->dispatch.first) + before;
+    return *ret_at < there->dispatch.rows[DISPATCH_READ] && *ret_at < there->dispatch.rows[DISPATCH_GAVE] ? there : NULL;
 }

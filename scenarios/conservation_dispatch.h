@@ -5,5 +5,7 @@
 #include "scenarios/check.h"
 
 void conservation_dispatch(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact);
+/* The fact of the rank that computes a row of the routing's, and which of its rows that is; NULL: it is not known. */
+const struct routing_fact *dispatch_row_at(const struct evidence *e, const struct rank_record *rank, const struct routing_fact *fact, int64_t row, int64_t *ret_at);
 
 #endif

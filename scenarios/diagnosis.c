@@ -115,8 +115,8 @@ static void add_rank(struct diagnosis *diagnosis, int rank)
 static int first_layer(const struct evidence *evidence, const struct diagnosis_group *group,
                        const struct diagnosis *diagnosis)
 {
-    int units = unit_count(&evidence->config->model), layer = -1;
-    bool *concerned = memory_zalloc((size_t)units), all = true;
+    int units = gradient_unit_count(evidence->config), layer = -1;
+    bool *concerned = memory_zalloc((size_t)units), all = true, all_experts = true, any_experts = false;
     for (int i = 0; i < group->count; i++) {
         const struct place *place = &group->findings[i]->place;
         if (place->unit >= 0 && place->unit < units) concerned[place->unit] = true;
@@ -124,10 +124,16 @@ static int first_layer(const struct evidence *evidence, const struct diagnosis_g
     }
     for (int i = 0; i < diagnosis->ranks_count; i++) {
         const struct rank_record *rank = &evidence->parallel->rank[diagnosis->ranks[i]];
-        for (int u = rank->first_unit; u < rank->first_unit + rank->units; u++) all = all && concerned[u];
+        for (int u = 0; u < units; u++) {
+            if (!record_has_unit(evidence->parallel, rank, u)) continue;
+            bool experts = unit_is_experts(&evidence->config->model, u);
+            any_experts = any_experts || experts;
+            if (experts) all_experts = all_experts && concerned[u];
+            else all = all && concerned[u];
+        }
     }
     free(concerned);
-    return all && diagnosis->ranks_count > 0 ? -1 : layer;
+    return (all || (any_experts && all_experts)) && diagnosis->ranks_count > 0 ? -1 : layer;
 }
 
 static void common_place(const struct evidence *evidence, const struct diagnosis_group *group,

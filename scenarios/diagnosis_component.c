@@ -89,7 +89,7 @@ static bool result_is_wrong(const struct evidence *e, const struct diagnosis_gro
     }
     if (group->site == &site_loss_report_reduce)
         return average_is_wrong(e->parallel, group->step) || any_with_pattern(group, "rounded");
-    if (group->site == facts_reduction_site(&e->parallel->config))
+    if (group->site == facts_reduction_site(&e->parallel->config, 0) || group->site == &site_ep_reduce_grad)
         return reduction_sums_any_wrong(e->parallel, group->site, group->step);
     if (group->site == &site_hsdp_replicate_reduce || group->site == &site_tied_grad_reduce) return false; /* a sum of sums: always the caller's */
     if (any_of_check(group, "scale-ledger")) return true;

@@ -24,13 +24,14 @@ struct place place_at_unit(const struct run_config *config, int rank, int step, 
 {
     struct place place = place_at(rank, step, microbatch);
     place.unit = unit;
-    place.layer = unit >= 1 && unit <= config->model.layers ? unit - 1 : -1;
+    place.layer = unit_layer_of(&config->model, unit);
     return place;
 }
 
 void unit_name(const struct model_config *model, int unit, char text[32])
 {
     if (unit == 0) snprintf(text, 32, "the embedding");
+    else if (unit_is_experts(model, unit)) snprintf(text, 32, "layer %d's expert unit", unit_layer_of(model, unit));
     else if (unit > model->layers) snprintf(text, 32, "the head");
     else snprintf(text, 32, "layer %d", unit - 1);
 }
@@ -130,6 +131,32 @@ int64_t facts_elements_of(const struct record *record, int param)
     return rows * columns;
 }
 
+bool facts_is_first_reader(const struct record *record, const struct rank_record *rank)
+{
+    return rank->tp == 0 && rank->shard % layout_shards_alike(&record->config.layout) == 0;
+}
+
+bool facts_shares_shards(const struct record *record, const struct rank_record *a, const struct rank_record *b, int unit)
+{
+    const struct layout *layout = &record->config.layout;
+    bool experts = unit_is_experts(&record->config.model, unit);
+    int step = experts ? layout_ep_shards(layout) : layout->zero < ZERO_2 ? layout_shards_alike(layout) : 1;
+    return a->tp == b->tp && a->shard % step == b->shard % step;
+}
+
+bool facts_shares_unit(const struct record *record, const struct rank_record *a, const struct rank_record *b, int unit)
+{
+    return a->stage == b->stage && facts_shares_shards(record, a, b, unit);
+}
+
+bool facts_is_source(const struct record *record, const struct rank_record *rank, int unit, int data_rank)
+{
+    const struct layout *layout = &record->config.layout;
+    if (!unit_is_experts(&record->config.model, unit)) return data_rank == rank->data_rank;
+    int span = layout_ep_shards(layout) / layout_shards_alike(layout); /* data ranks of an expert-parallel group */
+    return data_rank / span == rank->data_rank / span;
+}
+
 bool facts_is_last_stage(const struct record *record, const struct rank_record *rank)
 {
     return rank->stage == record->config.layout.pp - 1;
@@ -146,7 +173,7 @@ struct step_tokens facts_tokens(const struct record *record, int step)
     int counted = 0;
     for (int r = 0; r < record->ranks; r++) {
         const struct count_fact *count = facts_count(&record->rank[r], step);
-        if (!count || record->rank[r].tp > 0) continue; /* the others hold the same tokens */
+        if (!count || !facts_is_first_reader(record, &record->rank[r])) continue; /* the others hold the same tokens */
         counted++;
         tokens.valid += (double)count->valid_local;
         tokens.unshifted += (double)count->unshifted_local;
@@ -162,8 +189,9 @@ double facts_auxiliary(const struct record *record, int step)
     struct loss_cut cut = loss_cut_of(&record->config);
     double sum = 0;
     for (int r = 0; r < record->ranks; r++) {
-        if (record->rank[r].tp > 0 && !layout_slices_sequences(&record->config.layout)) continue; /* the same tokens */
-        for (int i = 0; i < record->rank[r].routings.count; i++) {
+        const struct rank_record *rank = &record->rank[r];
+        bool reads = facts_is_first_reader(record, rank) || (layout_slices_sequences(&record->config.layout) && rank->shard % layout_shards_alike(&record->config.layout) == 0);
+        for (int i = 0; reads && i < rank->routings.count; i++) {
             const struct routing_fact *fact = &record->rank[r].routings.items[i];
             for (int c = 0; fact->step == step && fact->aux && c < fact->cells; c++) sum += fact->aux[c] + fact->z[c];
         }
@@ -176,8 +204,30 @@ double facts_divisor_due(const struct run_config *config)
     return config->layout.reduce_op == FSDP_REDUCE_AVG ? layout_data_ranks(&config->layout) : 1;
 }
 
-const struct site *facts_reduction_site(const struct run_config *config)
+int facts_copies_due(const struct run_config *config, int unit)
 {
+    bool scattered = config->layout.zero >= ZERO_2 && !unit_is_experts(&config->model, unit);
+    return scattered ? layout_shards_alike(&config->layout) : 1;
+}
+
+double facts_unit_divisor_due(const struct run_config *config, int unit)
+{
+    return facts_divisor_due(config) * facts_copies_due(config, unit);
+}
+
+const struct site *facts_divisor_site(const struct run_config *config, int unit)
+{
+    return unit_is_experts(&config->model, unit) ? &site_ep_expert_grad_divisor : &site_fsdp_grad_divisor;
+}
+
+static bool is_divisor(const struct site *site)
+{
+    return site == &site_fsdp_grad_divisor || site == &site_ep_expert_grad_divisor;
+}
+
+const struct site *facts_reduction_site(const struct run_config *config, int unit)
+{
+    if (unit_is_experts(&config->model, unit)) return &site_ep_reduce_grad;
     return config->layout.zero >= ZERO_2 ? &site_fsdp_reduce_grad : &site_dp_all_reduce_grad;
 }
 
@@ -197,7 +247,7 @@ bool facts_was_reduced(const struct rank_record *rank, int step, int unit)
 {
     for (int i = 0; i < rank->factors.count; i++) {
         const struct factor_fact *fact = &rank->factors.items[i];
-        if (fact->site == &site_fsdp_grad_divisor && fact->step == step && fact->unit == unit) return true;
+        if (is_divisor(fact->site) && fact->step == step && fact->unit == unit) return true;
     }
     return false;
 }
@@ -206,8 +256,8 @@ bool facts_divisors_are_due(const struct record *record, const struct rank_recor
 {
     for (int i = 0; i < rank->factors.count; i++) {
         const struct factor_fact *fact = &rank->factors.items[i];
-        if (fact->site == &site_fsdp_grad_divisor && fact->step == step && fact->unit == unit &&
-            fact->value != facts_divisor_due(&record->config)) return false;
+        if (is_divisor(fact->site) && fact->step == step && fact->unit == unit &&
+            fact->value != facts_unit_divisor_due(&record->config, unit)) return false;
     }
     return true;
 }
@@ -224,7 +274,7 @@ struct factor_numbers facts_numbers(const struct record *record, int data_rank, 
                                      .P = layout->pp,
                                      .C = 1,
                                      .T = 1,
-                                     .E = 1,
+                                     .E = layout_ep(layout),
                                      .A = facts_divisor_due(&record->config),
                                      .N = tokens.valid,
                                      .N_all = tokens.positions,
@@ -298,7 +348,7 @@ static bool piece_was_taken(const struct rank_record *rank, int step, int unit, 
 {
     for (int i = 0; i < rank->factors.count; i++) {
         const struct factor_fact *fact = &rank->factors.items[i];
-        if (fact->site == &site_fsdp_grad_divisor && fact->step == step && fact->unit == unit && fact->during == step &&
+        if (is_divisor(fact->site) && fact->step == step && fact->unit == unit && fact->during == step &&
             fact->piece == piece && (microbatch < 0 || fact->microbatch == microbatch)) return true;
     }
     return false;

@@ -56,8 +56,21 @@ bool facts_was_chosen(const struct rank_record *rank, const struct site *site, i
 bool facts_was_taken(const struct rank_record *rank, int step, int unit, int microbatch);
 /* What the gradient reduction divides by where nothing is wrong: D or 1. */
 double facts_divisor_due(const struct run_config *config);
-/* The reduction that a unit's gradient goes through: dp.all_reduce_grad, or fsdp.reduce_grad where it is scattered. */
-const struct site *facts_reduction_site(const struct run_config *config);
+/* The reduction that a unit's gradient goes through: dp.all_reduce_grad, or fsdp.reduce_grad where it is scattered; ep.reduce_grad of experts. */
+const struct site *facts_reduction_site(const struct run_config *config, int unit);
+/* How often a data rank's gradient of a unit goes into its reduction: once, or from each of the ranks that read the same
+ * sequences; what that reduction is divided by, and where. */
+int facts_copies_due(const struct run_config *config, int unit);
+double facts_unit_divisor_due(const struct run_config *config, int unit);
+const struct site *facts_divisor_site(const struct run_config *config, int unit);
+/* The first of the ranks that read the same sequences on a stage. */
+bool facts_is_first_reader(const struct record *record, const struct rank_record *rank);
+/* Do both put this unit's gradient into one sum? */
+bool facts_shares_unit(const struct record *record, const struct rank_record *a, const struct rank_record *b, int unit);
+/* Would they, were they of one stage (a tied embedding's two copies)? */
+bool facts_shares_shards(const struct record *record, const struct rank_record *a, const struct rank_record *b, int unit);
+/* Does a rank's own gradient of the unit, before any reduction, hold this data rank's micro-batches? Experts' those of the expert-parallel group. */
+bool facts_is_source(const struct record *record, const struct rank_record *rank, int unit, int data_rank);
 /* Roundoff of the storage: what weights and probes go through. Of gradients on their way: the coarsest format there. */
 double facts_storage_roundoff(const struct run_config *config);
 double facts_reduction_roundoff(const struct run_config *config);

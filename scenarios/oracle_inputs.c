@@ -28,7 +28,7 @@ static bool versions_agree(const struct comparison *c, int step, int unit, int s
     for (int i = 0; rank && i < rank->versions.count; i++) {
         const struct version_fact *fact = &rank->versions.items[i];
         bool here =
-            fact->unit == unit || (unit == c->units - 1 && fact->unit == 0 && c->parallel->config.model.tie_embeddings);
+            unit_boundary(&c->parallel->config.model, fact->unit) == unit || (unit == c->units - 1 && fact->unit == 0 && c->parallel->config.model.tie_embeddings);
         if (!here || fact->step != step || fact->microbatch != sequence / per % M) continue;
         if (fact->version_min != step || fact->version_max != step) return false;
         if (fact->shards != fact->shards_due) return false;
@@ -76,7 +76,7 @@ static bool sums_agree(const struct unit_values *values, int step, int unit)
 {
     for (int r = 0; r < values->record->ranks; r++) {
         const struct rank_record *rank = &values->record->rank[r];
-        if (unit < rank->first_unit || unit >= rank->first_unit + rank->units) continue;
+        if (!record_has_unit(values->record, rank, unit)) continue;
         if (!(unit_values_sum_error(values, r, step, unit) <= unit_values_sum_limit(values->record))) return false;
     }
     return true;
@@ -86,6 +86,7 @@ bool oracle_gradient_inputs_agree(const struct comparison *c, const struct unit_
 {
     int unit = c->parallel->params.params[param].unit;
     if (!weights_agree(c, step, unit) || !sums_agree(values, step, unit)) return false;
+    unit = unit_boundary(&c->parallel->config.model, unit);
     for (int sequence = 0; sequence < c->sequences; sequence++) {
         int per = layout_sequences_per_microbatch(&c->parallel->config), M = c->parallel->config.layout.microbatches;
         if (!facts_sample_is_due(c->parallel, step, sequence / (per * M), sequence / per % M)) return false;

@@ -18,7 +18,8 @@ static bool is_member(const struct record *record, const struct rank_record *ran
         return other->data_rank == rank->data_rank && (other->stage == 0 || facts_is_last_stage(record, other));
     if (other->stage != rank->stage) return false;
     if (site == &site_hsdp_replicate_reduce) return other->shard == rank->shard;
-    return record->config.layout.zero < ZERO_2 || other->replicate == rank->replicate;
+    int any = site == &site_ep_reduce_grad ? unit_count(&record->config.model) : 0; /* of that kind */
+    return facts_shares_unit(record, rank, other, any) && (record->config.layout.zero < ZERO_2 || other->replicate == rank->replicate);
 }
 
 static const struct reduction_fact *same_reduction(const struct rank_record *rank, const struct reduction_fact *like)
@@ -40,7 +41,7 @@ bool reduction_sum_is_wrong(const struct record *record, const struct rank_recor
         if (!is_member(record, rank, member, fact->site)) continue;
         const struct reduction_fact *part = same_reduction(member, fact);
         if (!part) return false;
-        const double *sent = part->sent + (part->parts > 1 ? 5 * rank->shard : 0);
+        const double *sent = part->sent + (part->parts > 1 ? 5 * (rank->shard / (fact->site == &site_ep_reduce_grad ? layout_ep_shards(&record->config.layout) : 1)) : 0);
         for (int k = 0; k < 4; k++) sum[k] += sent[k];
         norms += sqrt(sent[4]);
         members++;
@@ -75,7 +76,7 @@ const struct site *reduction_sums_second(const struct record *record, const stru
         zeros = zeros && fact->sent[4] == 0;
         if (reduction_sum_is_wrong(record, rank, fact)) found = fact->site;
     }
-    if (found || !any || !zeros || reduction_sums_any_wrong(record, facts_reduction_site(&record->config), step)) return found;
+    if (found || !any || !zeros || reduction_sums_any_wrong(record, facts_reduction_site(&record->config, unit), step)) return found;
     if (reduction_sums_any_wrong(record, &site_hsdp_replicate_reduce, step)) return &site_hsdp_replicate_reduce;
     return unit == 0 && reduction_sums_any_wrong(record, &site_tied_grad_reduce, step) ? &site_tied_grad_reduce : NULL;
 }

@@ -290,7 +290,8 @@ void routing_kept(const struct moe_config *moe, const struct routing_fact *fact,
             for (int64_t n = first; n < end; n++) {
                 if (fact->chosen[n] != fact->chosen[i] || n == i) continue;
                 double other = by_score ? fact->score[n / k * E + fact->chosen[n]] : fact->weight[n];
-                before += policy == MOE_DROP_POSITION ? n < i : other > own || (other == own && n < i);
+                bool larger = isnan(own) ? !isnan(other) : other > own, equal = other == own || (isnan(other) && isnan(own)); /* what is no number comes last */
+                before += policy == MOE_DROP_POSITION ? n < i : larger || (equal && n < i);
             }
             ret[i] = before < room;
         }

@@ -21,7 +21,7 @@ int64_t sequence_sums_elements(const struct record *record, const struct rank_re
 /* Those of the ranks that a rank's sums are over. */
 static bool is_neighbour(const struct rank_record *rank, const struct rank_record *other)
 {
-    return other->stage == rank->stage && other->data_rank == rank->data_rank;
+    return other->stage == rank->stage && other->replicate == rank->replicate && other->shard == rank->shard;
 }
 
 bool tensor_sum_is_wrong(const struct record *record, const struct rank_record *rank, int i)

@@ -38,7 +38,7 @@ static void add_local(const struct record *record, struct unit_contribution *u, 
             int d = term->origin.rank, m = term->origin.microbatch;
             if (!of_step || d < 0 || d >= D || m < 0 || m >= M) continue;
             if (fact->stage == GRADIENT_LOCAL) u->local[d * M + m] += term->times;
-            else if (rank == u->rank && d == rank->data_rank) u->unreduced[m] += term->times;
+            else if (rank == u->rank && facts_is_source(record, rank, u->unit, d)) u->unreduced[d * M + m] += term->times;
         }
     }
 }
@@ -86,9 +86,9 @@ bool unit_contribution_read(const struct record *record, int rank, int step, int
     if (!has) return false;
     ret->local = memory_zalloc(cells * sizeof(int));
     ret->reduced = memory_zalloc(cells * sizeof(int));
-    ret->unreduced = memory_zalloc((size_t)record->config.layout.microbatches * sizeof(int));
+    ret->unreduced = memory_zalloc(cells * sizeof(int));
     for (int r = 0; r < record->ranks; r++) {
-        if (record->rank[r].stage == ret->rank->stage && record->rank[r].tp == ret->rank->tp) add_local(record, ret, &record->rank[r]);
+        if (facts_shares_unit(record, &record->rank[r], ret->rank, unit)) add_local(record, ret, &record->rank[r]);
     }
     add_reduced(record, ret);
     return true;
@@ -128,7 +128,7 @@ bool unit_contribution_was_called(const struct record *record, const struct unit
         for (int k = 0; k < communicator_calls(log) && !found; k++) {
             const struct call_record *call = communicator_call(log, k);
             found = call->step == fact->step && call->microbatch == fact->microbatch && call->layer == fact->call_layer &&
-                    !strcmp(call->purpose, facts_reduction_site(&record->config)->name);
+                    !strcmp(call->purpose, facts_reduction_site(&record->config, u->unit)->name);
         }
         if (!found) return false;
     }
@@ -137,7 +137,8 @@ bool unit_contribution_was_called(const struct record *record, const struct unit
 
 int unit_contribution_local_uses(const struct record *record, const struct unit_contribution *u)
 {
-    return u->unit == 0 && record->config.model.tie_embeddings && record->config.layout.pp == 1 ? 2 : 1;
+    int uses = u->unit == 0 && record->config.model.tie_embeddings && record->config.layout.pp == 1 ? 2 : 1;
+    return uses * facts_copies_due(&record->config, u->unit);
 }
 
 bool unit_contribution_is_right(const struct record *record, const struct rank_record *rank,
@@ -145,21 +146,22 @@ bool unit_contribution_is_right(const struct record *record, const struct rank_r
 {
     int D = layout_data_ranks(&record->config.layout), M = record->config.layout.microbatches;
     int uses = fact->unit == 0 && record->config.model.tie_embeddings ? 2 : 1;
-    double divisor = facts_divisor_due(&record->config);
+    int copies = facts_copies_due(&record->config, fact->unit);
+    double divisor = facts_unit_divisor_due(&record->config, fact->unit);
     double after = facts_grad_scale(record, rank, fact->step, fact->unit);
     if (fact->ledger.count != uses * D * M) return false;
     for (int i = 0; i < fact->ledger.count; i++) {
         const struct ledger_term *term = &fact->ledger.terms[i];
         const struct rank_record *last = facts_rank(record, record->config.layout.pp - 1, term->origin.rank);
         const struct loss_fact *loss = last ? facts_loss(last, fact->step, term->origin.microbatch) : NULL;
-        if (!loss || term->origin.step != fact->step || term->times != 1) return false;
+        if (!loss || term->origin.step != fact->step || term->times != copies) return false;
         double due = loss->seed / divisor * after;
         if (!(fabs(term->scale - due) <= 1e-9 * fabs(due))) return false;
         int probe = ((fact->step & 1) * D + term->origin.rank) * M + term->origin.microbatch;
         double error = 0;
         for (int k = 0; probe < fact->probe_count && k < fact->pieces; k++)
-            error = fmax(error, fabs(fact->probe[k * fact->probe_count + probe] - uses * due));
-        if (!(error <= 64 * uses * facts_storage_roundoff(&record->config) * fabs(due))) return false;
+            error = fmax(error, fabs(fact->probe[k * fact->probe_count + probe] - uses * copies * due));
+        if (!(error <= 64 * uses * copies * facts_storage_roundoff(&record->config) * fabs(due))) return false;
     }
     return true;
 }
@@ -172,7 +174,7 @@ const struct site *unit_contribution_was_accumulated(const struct record *record
     for (int k = 0; k < 4; k++) {
         for (int r = 0; r < record->ranks; r++) {
             const struct rank_record *from = &record->rank[r];
-            if ((from->stage != rank->stage && !apart) || from->tp != rank->tp) continue;
+            if (!(apart ? from->tp == rank->tp : facts_shares_unit(record, from, rank, unit))) continue;
             if (facts_was_scaled(from, sites[k], step, unit)) return sites[k];
         }
     }
@@ -195,8 +197,8 @@ static bool scattered_is_right(const struct record *record, const struct rank_re
 {
     const struct layout *layout = &record->config.layout;
     const struct scale_fact *scale = facts_scale(rank, step);
-    int S = layout->dp_shard, M = layout->microbatches, D = layout_data_ranks(layout);
-    double divisor = facts_divisor_due(&record->config) / (scale ? scale->scale : 1);
+    int S = layout->dp_shard / layout_shards_alike(layout), M = layout->microbatches, D = layout_data_ranks(layout), copies = facts_copies_due(&record->config, unit);
+    double divisor = facts_unit_divisor_due(&record->config, unit) / (scale ? scale->scale : 1);
     for (int i = 0; i < rank->gradients.count; i++) {
         const struct gradient_fact *fact = &rank->gradients.items[i];
         if (fact->step != step || fact->unit != unit || fact->stage != GRADIENT_SCATTERED) continue;
@@ -205,8 +207,8 @@ static bool scattered_is_right(const struct record *record, const struct rank_re
             const struct ledger_term *term = &fact->ledger.terms[t];
             const struct rank_record *last = facts_rank(record, layout->pp - 1, term->origin.rank);
             const struct loss_fact *loss = last ? facts_loss(last, step, term->origin.microbatch) : NULL;
-            int probe = ((step & 1) * D + term->origin.rank) * M + term->origin.microbatch, uses = fact->ledger.count / (S * M);
-            if (!loss || term->origin.step != step || term->times != 1 || term->origin.rank / S != rank->replicate) return false;
+            int probe = ((step & 1) * D + term->origin.rank) * M + term->origin.microbatch, uses = fact->ledger.count / (S * M) * copies;
+            if (!loss || term->origin.step != step || term->times != copies || term->origin.rank / S != rank->replicate) return false;
             double due = loss->seed / divisor, limit = 64 * facts_storage_roundoff(&record->config) * fabs(due) * uses;
             if (!(fabs(term->scale - due) <= 1e-9 * fabs(due))) return false;
             if (probe < fact->probe_count && !(fabs(fact->probe[probe] - uses * due) <= limit)) return false;
@@ -220,10 +222,10 @@ const struct site *unit_contribution_reduction(const struct record *record, cons
                                                int unit)
 {
     const struct site *second = reduction_sums_second(record, rank, step, unit);
-    const struct site *reduction = facts_was_chosen(rank, &site_dp_bucket, step, unit) ? &site_dp_bucket : facts_reduction_site(&record->config);
+    const struct site *reduction = facts_was_chosen(rank, &site_dp_bucket, step, unit) ? &site_dp_bucket : facts_reduction_site(&record->config, unit);
     if (second && reduction != &site_dp_bucket) return second;
     bool replicated = record->config.layout.zero >= ZERO_2 && record->config.layout.dp_replicate > 1;
-    if (replicated && reduction == &site_fsdp_reduce_grad && scattered_is_right(record, rank, step, unit)) reduction = &site_hsdp_replicate_reduce;
+    if (replicated && reduction != &site_dp_bucket && scattered_is_right(record, rank, step, unit)) reduction = &site_hsdp_replicate_reduce;
     if (!parts_are_apart(record, unit)) return reduction;
     for (int i = 0; i < rank->gradients.count; i++) {
         const struct gradient_fact *other = &rank->gradients.items[i];

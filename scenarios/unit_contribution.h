@@ -8,8 +8,8 @@
 struct unit_contribution {
     const struct rank_record *rank;
     int step, unit;
-    int *local;              /* [D * M] what every data rank of this stage put into reductions; of this step */
-    int *unreduced;          /* [M] what this rank never put into one */
+    int *local;              /* [D * M] what all that share the unit put into reductions; of this step */
+    int *unreduced;          /* [D * M] what this rank never put into one */
     int *reduced;            /* [D * M] what the optimizer is given; of this rank's own use of a tied embedding */
     int uses_reduced[2];     /* terms of this step by use: input, output */
     int local_earlier, reduced_earlier, earlier_step; /* terms of earlier steps on this rank */
@@ -26,7 +26,7 @@ bool unit_contribution_has_backward(const struct unit_contribution *u);
 bool unit_contribution_is_repeated(const struct record *record, const struct unit_contribution *u);
 /* Did this rank take part in a reduction for each gradient that it meant to reduce? By the log of calls. */
 bool unit_contribution_was_called(const struct record *record, const struct unit_contribution *u);
-/* How often a micro-batch enters this rank's local gradient: 2 for a tied embedding on a single stage. */
+/* How often a micro-batch enters local gradients: 2 for a tied embedding on a single stage, times the ranks that read it. */
 int unit_contribution_local_uses(const struct record *record, const struct unit_contribution *u);
 
 /* Does a reduced gradient hold every (data rank, micro-batch) of its step once (a tied embedding in two copies: once a

@@ -57,7 +57,7 @@ static bool sketch_unit(const struct unit_values *v, int rank, enum tensor_kind 
     memset(ret_sum, 0, 5 * sizeof ret_sum[0]);
     for (int p = 0; all && p < record->params.count; p++) {
         const struct param *param = &record->params.params[p];
-        if (param->unit != unit || (kind == TENSOR_GRADIENT && record->frozen[p])) continue;
+        if (param->unit != unit || (unit_is_experts(&record->config.model, unit) && !record_has_param(record, &record->rank[rank], p)) || (kind == TENSOR_GRADIENT && record->frozen[p])) continue;
         size_t count = (size_t)facts_elements_of(record, p);
         char *values = memory_alloc(count * bytes + 1);
         all = put_together(v, &record->rank[rank], kind, step, p, copy ? unit_count(&record->config.model) - 1 : unit,
@@ -109,7 +109,7 @@ double unit_values_sum_limit(const struct record *record)
      * root of the additions. */
     const struct layout *layout = &record->config.layout;
     double narrow = facts_reduction_roundoff(&record->config), storage = facts_storage_roundoff(&record->config);
-    double additions = layout_data_ranks(layout) * (layout->sync == SYNC_EACH_MICROBATCH ? layout->microbatches : 1) + 2;
+    double additions = layout->dp_replicate * layout->dp_shard * (layout->sync == SYNC_EACH_MICROBATCH ? layout->microbatches : 1) + 2;
     return fmax(64 * storage, narrow > storage ? 4 * narrow * sqrt(additions) : 0);
 }
 
@@ -119,14 +119,17 @@ double unit_values_sum_error(const struct unit_values *values, int rank, int ste
     const struct rank_record *of = &record->rank[rank];
     bool tied = unit == 0 && record->config.model.tie_embeddings && record->config.layout.pp > 1;
     const struct scale_fact *scale = facts_scale(of, step);
-    double sum[4] = {0}, norms = 0, reduced[5], divisor = facts_divisor_due(&record->config) * (scale ? scale->scale : 1), worst = 0;
+    double sum[4] = {0}, norms = 0, reduced[5], divisor = facts_unit_divisor_due(&record->config, unit) * (scale ? scale->scale : 1), worst = 0;
     if (scale && scale->found) return 0; /* it overflowed, and loss scaling found that */
     if (!unit_values_gradient(values, rank, step, unit, reduced)) return 0;
     for (int r = 0; r < record->ranks; r++) {
         const struct rank_record *from = &record->rank[r];
         bool slices = from->tp != of->tp;
+        struct rank_record beside = *from; /* the rank of `of`'s own tp coordinate that it stands for */
         if (slices && !layout_slices_sequences(&record->config.layout)) continue;
-        bool member = from->stage == of->stage || (tied && (from->stage == 0 || facts_is_last_stage(record, from)));
+        beside.tp = of->tp;
+        bool member = facts_shares_unit(record, &beside, of, unit);
+        if (tied && (from->stage == 0 || facts_is_last_stage(record, from))) member = facts_shares_shards(record, &beside, of, unit);
         double after = facts_grad_scale(record, of, step, unit);
         if (member) add_local_sketches(from, step, unit, slices, divisor / after, sum, &norms);
     }

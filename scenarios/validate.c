@@ -214,9 +214,18 @@ static bool check_sequence_parallel(struct reader *reader, const struct model_co
                                  "sequences of %d tokens do not split into slices for tp %d: %d / %d = %.2f; nearest seq: %s, or sequence_parallel false", m->seq,
                                  l->tp, m->seq, l->tp, (double)m->seq / l->tp, multiples(m->seq, l->tp, list));
     }
-    return (layout_ep(l) == 1 && l->etp <= 1) ||
-           reader_fail_among(reader, BLAME("parallel.sequence_parallel", "parallel.ep", "parallel.etp"),
-                             "expert parallelism is not built with sequence_parallel yet; allowed: ep 1 and etp 1, or sequence_parallel false");
+    if (l->etp > 1) {
+        return reader_fail_among(reader, BLAME("parallel.etp", "parallel.sequence_parallel"),
+                                 "etp %d splits each expert over ranks that sequence_parallel gives different tokens; allowed: etp 1, or sequence_parallel false", l->etp);
+    }
+    if (layout_ep(l) > 1 && l->dispatcher == DISPATCH_REPLICATED) {
+        return reader_fail_among(reader, BLAME("parallel.experts.dispatcher", "parallel.sequence_parallel"),
+                                 "dispatcher replicated is not built with sequence_parallel; allowed: all_to_all or all_gather, or sequence_parallel false");
+    }
+    return layout_ep(l) == 1 || !l->experts_over_tp || l->ep % l->tp == 0 ||
+           reader_fail_among(reader, BLAME("parallel.ep", "parallel.experts.over_tp", "parallel.sequence_parallel"),
+                             "ep %d over tp %d gives tp ranks with different tokens the same experts: %d / %d = %.2f; allowed with sequence_parallel: a multiple of tp, or over_tp false",
+                             l->ep, l->tp, l->ep, l->tp, (double)l->ep / l->tp);
 }
 
 static bool check_expert_layout(struct reader *reader, const struct model_config *m, const struct layout *l)

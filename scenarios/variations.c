@@ -12,7 +12,8 @@
 
 bool variations_are_exact(const struct run_config *config, const char *gemm)
 {
-    return (!gemm || !strcmp(gemm, "fixed")) && config->layout.tp <= 2;
+    bool sums_experts = config->layout.dispatcher != DISPATCH_ALL_TO_ALL && config->layout.ep > 2; /* in the order of the algorithm's chunks */
+    return (!gemm || !strcmp(gemm, "fixed")) && config->layout.tp <= 2 && !sums_experts;
 }
 
 static bool run(const struct scenario *scenario, const struct experiment_options *options, struct variation *v, struct error *error)

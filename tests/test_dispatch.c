@@ -21,7 +21,8 @@ struct dispatch_case {
     int dp, tp;                     /* ranks; the expert-parallel group is over dp, or over both */
     bool over_tp, etp, replicated_dp /* all dp ranks have the same sequences */;
     int inner, experts;
-    int batch[6];                   /* sequences of each dp rank */
+    int batch[6];                   /* sequences of each dp rank; slices: of each rank */
+    bool slices;                    /* tp ranks have different tokens too */
     int empty_from, empty_to;       /* experts that nobody chooses */
     bool bias, bf16, no_shared;
     unsigned recompute;
@@ -41,6 +42,10 @@ static const struct dispatch_case cases[] = {
     {"a2a 6, inner 2", DISPATCH_ALL_TO_ALL, 6, 1, .inner = 2, .experts = 6, .batch = {1, 2, 1, 1, 2, 1}},
     {"a2a 2, etp 2", DISPATCH_ALL_TO_ALL, 2, 2, .etp = true, .experts = 6, .batch = {2, 3}, .bias = true},
     {"a2a 2, etp 3", DISPATCH_ALL_TO_ALL, 2, 3, .etp = true, .experts = 4, .batch = {2, 1}},
+    {"a2a 2, etp 2, slices", DISPATCH_ALL_TO_ALL, 2, 2, .etp = true, .slices = true, .experts = 6, .batch = {2, 1, 1, 3}, .bias = true},
+    {"a2a 2, etp 3, slices, recompute", DISPATCH_ALL_TO_ALL, 2, 3, .etp = true, .slices = true, .experts = 6, .batch = {1, 2, 0, 1, 1, 2}, .empty_from = 3, .empty_to = 6,
+     .recompute = RECOMPUTE_MOE_RMSNORM | RECOMPUTE_MOE_PERMUTE | RECOMPUTE_MOE_ACTIVATION},
+    {"all_gather 3, etp 2, slices", DISPATCH_ALL_GATHER, 3, 2, .etp = true, .slices = true, .experts = 6, .batch = {1, 2, 1, 1, 1, 2}},
     {"a2a 2 x tp 2", DISPATCH_ALL_TO_ALL, 2, 2, .over_tp = true, .experts = 8, .batch = {2, 3}, .bias = true},
     {"a2a 2 x tp 3", DISPATCH_ALL_TO_ALL, 2, 3, .over_tp = true, .experts = 6, .batch = {1, 2}},
     {"a2a 2 beside tp 2", DISPATCH_ALL_TO_ALL, 2, 2, .experts = 6, .batch = {1, 2}},
@@ -161,7 +166,7 @@ static void run_block(const struct trial *t, struct run *run, const struct exper
     bool padding[64 * SEQ] = {false};
     struct router_run router = {.bias = t->bias, .cells = 1, .cell_first = cell_first, .aux_scale = &aux_scale, .padding = padding};
     struct layer_context context = {.model = &t->model, .layer = LAYER, .ops = ops(), .precision = &precision, .batch = run->tokens / SEQ, .seq = SEQ,
-                                    .positions = t->positions, .ep = ep, .scratch = run->scratch, .where = WHERE_NONE, .router = &router,
+                                    .positions = t->positions, .sequence_split = ep && t->c->slices, .ep = ep, .scratch = run->scratch, .where = WHERE_NONE, .router = &router,
                                     .recompute = ep ? t->c->recompute : 0};
     for (int i = 0; i < t->params; i++) {
         run->gradients[i] = run->weights[i];
@@ -214,7 +219,8 @@ static void trial_make(struct trial *t, const struct dispatch_case *c)
     t->model = (struct model_config){.layers = 2, .dim = DIM, .heads = 1, .kv_heads = 1, .head_dim = 2, .ffn = 3, .seq = SEQ, .norm_eps = 1e-5, .bias = c->bias,
         .moe = {.experts = c->experts, .top_k = c->experts < TOP_K + 1 ? 2 : TOP_K, .expert_ffn = EXPERT_FFN, .shared_ffn = c->no_shared ? 0 : SHARED_FFN, .routed_scaling = 1.7, .score = MOE_SCORE_SIGMOID,
                 .normalize = MOE_NORMALIZE_SUM}};
-    for (int i = 0; i < c->dp && (i == 0 || !c->replicated_dp); i++) t->tokens += c->batch[i] * SEQ;
+    int holders = c->slices ? c->dp * c->tp : c->dp, alike = c->slices ? 1 : c->tp; /* alike: consecutive ranks with the same tokens */
+    for (int i = 0; i < holders && (i == 0 || !c->replicated_dp); i++) t->tokens += c->batch[i] * SEQ;
     for (int e = 0; e < c->experts; e++) t->bias[e] = e >= c->empty_from && e < c->empty_to ? -10 : 0;
     const struct layer_kind *kind = &layer_kinds[LAYER_KIND_moe];
     t->params = kind->params(&t->model, LAYER, NULL);
@@ -233,8 +239,8 @@ static void trial_make(struct trial *t, const struct dispatch_case *c)
     prepare(t, &t->whole, 0, t->tokens);
     int first = 0;
     for (int r = 0; r < c->dp * c->tp; r++) {
-        int tokens = c->batch[r / c->tp] * SEQ;
-        if (r > 0 && r % c->tp == 0 && !c->replicated_dp) first += c->batch[r / c->tp - 1] * SEQ;
+        int tokens = c->batch[r / alike] * SEQ;
+        if (r > 0 && r % alike == 0 && !c->replicated_dp) first += c->batch[r / alike - 1] * SEQ;
         prepare(t, &t->rank[r], first, tokens);
     }
 }
@@ -265,8 +271,8 @@ static void expect_close(const struct trial *t, const char *what, struct tensor 
 static struct tensor summed(struct trial *t, int param)
 {
     struct tensor sum = make(t->arena, t->weights[param].shape[0], t->weights[param].dims == 2 ? t->weights[param].shape[1] : 0);
-    for (int d = 0; d < (t->c->replicated_dp ? 1 : t->c->dp); d++) {
-        const double *gradient = t->rank[d * t->c->tp].gradients[param].data;
+    for (int r = 0; r < (t->c->replicated_dp ? 1 : t->c->dp * t->c->tp); r += t->c->slices ? 1 : t->c->tp) {
+        const double *gradient = t->rank[r].gradients[param].data;
         for (int64_t i = 0; i < tensor_count(sum); i++) ((double *)sum.data)[i] += gradient[i];
     }
     return sum;
@@ -289,7 +295,7 @@ static void check_gradients(struct trial *t)
         const char *name = t->infos[i].name;
         if (expert_of(name) < 0) {
             expect_close(t, name, t->whole.gradients[i], summed(t, i), false);
-            for (int r = 0; r < t->c->dp * t->c->tp; r += t->c->replicated_dp ? t->c->tp : 1)
+            for (int r = 0; r < t->c->dp * t->c->tp && !t->c->slices; r += t->c->replicated_dp ? t->c->tp : 1)
                 expect_close(t, name, t->rank[t->c->replicated_dp ? 0 : r / t->c->tp * t->c->tp].gradients[i], t->rank[r].gradients[i], true);
             continue;
         }

@@ -3,7 +3,7 @@
  * pp 1, 2, 3, 4, 8 x dp_replicate 1, 2, 3 x dp_shard 1, 2, 3, 5 x zero 0..3 x GPipe, 1F1B x every loss convention x
  * fp64, fp32, bf16, fp16 with loss scaling, and with them by chance: micro-batches, when and how gradients are reduced,
  * buckets that cut through parameters, their alignment, resharding, prefetch, frozen, tied and (partly) unused parameters, algorithms
- * of the all-reduce, optimizer, clipping by either norm, blocking sends, dropout, latent attention, what is computed again in the backward, sequence parallelism. Everything is drawn from the case's number: `test_mixes SOURCE_ROOT
+ * of the all-reduce, experts spread over ranks by every dispatcher, optimizer, clipping by either norm, blocking sends, dropout, latent attention, what is computed again in the backward, sequence parallelism. Everything is drawn from the case's number: `test_mixes SOURCE_ROOT
  * NUMBER [COUNT]` runs that case alone, or as many from there on, `long` 14,400 of them instead of 500. */
 #include <check.h>
 #include <stdio.h>
@@ -142,11 +142,40 @@ static void draw_recompute(struct random_stream *r, struct run_config *config)
         config->layout.recompute.parts = RECOMPUTE_DENSE_MLA_QKV;
 }
 
+/* Experts that are spread over ranks, or split; of a stream of its own. Where tokens come to their experts by sums over ranks
+ * (all dispatchers but all_to_all; etp), the forward's last bits are not one rank's: as above, in plain formats alone. */
+static void draw_experts(struct random_stream *r, struct run_config *config)
+{
+    struct layout *l = &config->layout;
+    struct model_config *m = &config->model;
+    int per = config->train.global_batch / (layout_data_ranks(l) * l->microbatches), sizes[12], count = 0;
+    bool plain = precision_is_plain(&config->precision), some = m->moe.experts > 0 || (drawn(r, 5) == 0 && plain);
+    if (!some || layout_ranks(l) == l->pp * l->dp_replicate) return;
+    if (m->moe.experts == 0) {
+        m->moe = (struct moe_config){.expert_ffn = 6, .dense = {5}, .shared_ffn = drawn(r, 2) ? 12 : 0, .routed_scaling = 1.5, .groups = 1, .groups_chosen = 1, .aux_loss_coeff = .1};
+        m->initial = INITIAL_PYTORCH;
+    }
+    l->experts_over_tp = l->tp > 1 && drawn(r, 2);
+    int axis = l->dp_shard * (l->experts_over_tp ? l->tp : 1);
+    for (int ep = 2; ep <= axis; ep++)
+        if (axis % ep == 0 && (!l->experts_over_tp || ep % l->tp == 0 || l->tp % ep == 0)) sizes[count++] = ep;
+    l->ep = count > 0 ? sizes[drawn(r, count)] : 1;
+    l->dispatcher = plain ? (enum moe_dispatcher)drawn(r, l->experts_over_tp ? 2 : 3) : DISPATCH_ALL_TO_ALL;
+    if (l->ep == 6 && l->dispatcher == DISPATCH_ALL_TO_ALL && drawn(r, 2)) l->ep_inner = 2 + drawn(r, 2);
+    l->etp = !l->experts_over_tp && plain && drawn(r, 2) ? l->tp : 1;
+    m->moe.experts = l->ep * (1 + drawn(r, 3));
+    m->moe.top_k = 1 + drawn(r, m->moe.experts < 4 ? m->moe.experts : 4);
+    if (plain && drawn(r, 2)) m->moe.balance = MOE_BALANCE_NOAUX_TC, m->moe.bias_update_rate = 0.01;
+    config->train.global_batch = layout_data_ranks(l) * l->microbatches * per;
+}
+
 /* Slices want sequences that split. */
 static void draw_slices(struct random_stream *r, struct run_config *config)
 {
     int tp = config->layout.tp;
-    if (tp == 1 || drawn(r, 2)) return;
+    const struct layout *l = &config->layout;
+    bool spread = l->ep > 1 && (l->dispatcher == DISPATCH_REPLICATED || (l->experts_over_tp && l->ep % tp != 0));
+    if (tp == 1 || spread || l->etp > 1 || drawn(r, 2)) return; /* refused together */
     config->model.seq -= config->model.seq % tp;
     config->layout.sequence_parallel = true;
 }
@@ -165,6 +194,9 @@ static struct scenario make(int number)
     snprintf(name, sizeof name, "recompute %d", number);
     stream = random_stream(2027, name);
     draw_recompute(&stream, &s.config);
+    snprintf(name, sizeof name, "experts %d", number);
+    stream = random_stream(2027, name);
+    draw_experts(&stream, &s.config);
     snprintf(name, sizeof name, "slices %d", number);
     stream = random_stream(2027, name);
     draw_slices(&stream, &s.config);
@@ -175,9 +207,9 @@ static const char *describe(int number, const struct run_config *c, char text_of
 {
     const struct layout *l = &c->layout;
     snprintf(text_of, 800,
-             "case %d: tp %d%s%s%s pp %d dp_replicate %d dp_shard %d zero %d %s m %d %s %s%s buckets %d/%d prefetch %d all_reduce %s %s param %s compute %s "
+             "case %d: tp %d%s%s%s ep %d etp %d over_tp %d dispatcher %d inner %d pp %d dp_replicate %d dp_shard %d zero %d %s m %d %s %s%s buckets %d/%d prefetch %d all_reduce %s %s param %s compute %s "
              "reduce %s accumulate %s residual %s%s frozen '%s' adapter %d %d %s norm %s dropout %g %s recompute %d parts %x",
-             number, l->tp, l->sequence_parallel ? " sliced" : "", c->model.attention == ATTENTION_MLA ? " mla" : "", c->model.moe.experts ? " moe" : "", l->pp, l->dp_replicate, l->dp_shard, l->zero, l->schedule, l->microbatches,
+             number, l->tp, l->sequence_parallel ? " sliced" : "", c->model.attention == ATTENTION_MLA ? " mla" : "", c->model.moe.experts ? " moe" : "", l->ep, l->etp, l->experts_over_tp, (int)l->dispatcher, l->ep_inner, l->pp, l->dp_replicate, l->dp_shard, l->zero, l->schedule, l->microbatches,
              l->sync == SYNC_EACH_MICROBATCH ? "each" : "last", l->reduce_op == FSDP_REDUCE_SUM ? "sum" : "avg",
              l->reshard_after_forward ? " reshard" : "", l->bucket_elements, l->bucket_alignment, l->prefetch, l->all_reduce,
              loss_convention_of(c)->name, format_traits[c->precision.param].name, format_traits[c->precision.compute].name,

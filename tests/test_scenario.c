@@ -88,7 +88,7 @@ static const struct refused refusals[] = {
     {"{\"parallel\":{\"etp\":3,\"tp\":2},\n\"model\":{\"moe\":{\"experts\":12}}}", 1, 20, "parallel.etp", "etp 3 with tp 2; allowed: 1, or 2"},
     {"{\"parallel\":{\"etp\":2,\"tp\":2,\"experts\":{\"over_tp\":true}},\n\"model\":{\"moe\":{\"experts\":12}}}", 1, 20, "parallel.etp", "allowed: one of the two"},
     {"{\"parallel\":{\"tp\":2,\"ep\":2,\"experts\":{\"dispatcher\":\"replicated\",\"over_tp\":true}},\n\"model\":{\"moe\":{\"experts\":12}}}", 1, 52, "parallel.experts.dispatcher", "replicated with over_tp"},
-    {"{\"parallel\":{\"dp_shard\":4,\"ep\":4,\"experts\":{\"inner_group\":3}},\n\"model\":{\"moe\":{\"experts\":12}}}", 1, 58, "parallel.experts.inner_group", "ep 4 does not split into inner groups of 3: 4 / 3 = 1.33; allowed inner_group: 1, 2, 4"},
+    {"{\"parallel\":{\"dp_shard\":4,\"ep\":4,\"experts\":{\"inner_group\":3}},\n\"model\":{\"moe\":{\"experts\":12}}}", 1, 59, "parallel.experts.inner_group", "ep 4 does not split into inner groups of 3: 4 / 3 = 1.33; allowed inner_group: 1, 2, 4"},
     {"{\"parallel\":{\"tp\":3}}", 1, 19, "parallel.tp", "heads 4 do not split into tp 3: 4 / 3 = 1.33; nearest heads: 3, 6"},
     {"{\"parallel\":{\"sequence_parallel\":true}}", 1, 34, "parallel.sequence_parallel", "true is not there yet; there is: false"},
     {"{\"parallel\":{\"dp_shard\":3}}", 1, 25, "parallel.dp_shard", "global_batch 16 does not split into 3 data ranks: 16 / 3 = 5.33; nearest: 15, 18"},

@@ -1,7 +1,8 @@
 /* sequence_parallel: slices between tensor-parallel parts change nothing but where the numbers lie.
  *
  * tp 2, 3 x pp 1, 2 x zero 0, 3 x one or two sequences a micro-batch x attention with heads of its own, grouped, latent, with
- * biases, tied embeddings, dropout, recomputation, adapters, experts (balanced, with auxiliary losses, with room for some) by turns: every check is silent in fp64 and in fp32, and in fp64 every
+ * biases, tied embeddings, dropout, recomputation, adapters, experts (balanced, with auxiliary losses, with room for some,
+ * spread over data ranks or over them and tp) by turns: every check is silent in fp64 and in fp32, and in fp64 every
  * gradient is that of one rank to 1e-11.
  * Where sums are made in member order (fold), losses, and the gradients of what tensor parallelism cuts, have the bits that they
  * have without slices. What stages send is the slice; what is held is less. */
@@ -18,10 +19,11 @@
 static uint8_t text[1 << 16];
 static int64_t text_bytes;
 
-enum { GROUPED = 1, LATENT = 2, NO_QUERY_RANK = 4, BIAS = 8, TIED = 16, DROPOUT = 32, FULL = 64, WITHIN = 128, ADAPTER = 256, HSDP = 512, EXPERTS = 1024, BALANCED = 2048, ROOM = 4096, KINDS = 12 };
+enum { GROUPED = 1, LATENT = 2, NO_QUERY_RANK = 4, BIAS = 8, TIED = 16, DROPOUT = 32, FULL = 64, WITHIN = 128, ADAPTER = 256, HSDP = 512, EXPERTS = 1024, BALANCED = 2048, ROOM = 4096, SPREAD = 8192, KINDS = 14 };
 static const int kinds[KINDS] = {0, GROUPED | BIAS, LATENT | BIAS | DROPOUT, TIED | DROPOUT | FULL, LATENT | NO_QUERY_RANK | WITHIN, BIAS | TIED | WITHIN | GROUPED,
                                  LATENT | FULL | DROPOUT | TIED, ADAPTER | DROPOUT | BIAS | FULL, HSDP | GROUPED | ADAPTER,
-                                 EXPERTS | BALANCED | BIAS | DROPOUT, EXPERTS | ROOM | LATENT | FULL, EXPERTS | ROOM | BALANCED | WITHIN | LATENT | HSDP};
+                                 EXPERTS | BALANCED | BIAS | DROPOUT, EXPERTS | ROOM | LATENT | FULL, EXPERTS | ROOM | BALANCED | WITHIN | LATENT | HSDP,
+                                 EXPERTS | SPREAD | BALANCED | BIAS | HSDP, EXPERTS | SPREAD | ROOM | FULL | DROPOUT};
 
 static struct scenario make(int tp, int pp, int zero, int sequences, int kind, enum format format)
 {
@@ -31,7 +33,7 @@ static struct scenario make(int tp, int pp, int zero, int sequences, int kind, e
                   .dropout = kind & DROPOUT ? 0.21 : 0},
         .data = {text, text_bytes, PACKING_DOCUMENTS},
         .train = {.steps = 2, .optimizer = OPTIMIZER_ADAMW, .lr = 1e-3, .beta1 = .9, .beta2 = .95, .eps = 1e-8, .weight_decay = .1, .grad_clip = 1},
-        .layout = {.pp = pp, .dp_replicate = kind & HSDP ? 2 : 1, .dp_shard = zero ? 2 : 1, .tp = tp, .microbatches = 2, .schedule = "1F1B", .zero = zero,
+        .layout = {.pp = pp, .dp_replicate = kind & HSDP ? 2 : 1, .dp_shard = zero || kind & SPREAD ? 2 : 1, .tp = tp, .microbatches = 2, .schedule = "1F1B", .zero = zero,
                    .reshard_after_forward = zero == 3, .sequence_parallel = true},
         .machine = {8, 400, 3, 400, 8, 50}}};
     struct run_config *c = &s.config;
@@ -49,6 +51,12 @@ static struct scenario make(int tp, int pp, int zero, int sequences, int kind, e
         c->model.moe = (struct moe_config){.experts = 5, .top_k = 2, .expert_ffn = 7, .shared_ffn = kind & HSDP ? 0 : 12, .dense = {1}, .routed_scaling = 1.5, .groups = 1, .groups_chosen = 1,
             .balance = kind & BALANCED ? MOE_BALANCE_NOAUX_TC : MOE_BALANCE_NONE, .bias_update_rate = .01, .aux_loss_coeff = .2, .z_loss_coeff = .01,
             .capacity_factor = kind & ROOM ? .8 : 0, .drop = kind & FULL ? MOE_DROP_POSITION : MOE_DROP_PROBS, .normalize_after_drop = kind & BALANCED, .row_alignment = 1 + tp};
+        if (kind & SPREAD) {
+            c->layout.experts_over_tp = kind & FULL;
+            c->layout.ep = kind & FULL ? tp : 2;
+            c->layout.dispatcher = zero ? DISPATCH_ALL_GATHER : DISPATCH_ALL_TO_ALL;
+            c->model.moe.experts = 6;
+        }
         c->model.initial = INITIAL_PYTORCH;
         if (kind & WITHIN) c->layout.recompute.parts |= RECOMPUTE_MOE_PERMUTE | RECOMPUTE_MOE_ACTIVATION | RECOMPUTE_MOE_RMSNORM | RECOMPUTE_MOE_MLA_QKV;
     }

@@ -27,22 +27,47 @@ int64_t dispatch_count(double value, int64_t most)
     return value >= 0 && value <= (double)most ? (int64_t)value : 0;
 }
 
+void dispatch_transpose(const int64_t *lengths, int a_count, int b_count, int32_t *ret_index)
+{
+    int64_t at = 0, rows = 0;
+    for (int b = 0; b < b_count; b++) {
+        for (int a = 0; a < a_count; a++) {
+            rows = 0;
+            for (int before = 0; before < a * b_count + b; before++) rows += lengths[before];
+            for (int64_t i = 0; i < lengths[a * b_count + b]; i++) ret_index[at++] = (int32_t)(rows + i);
+        }
+    }
+}
+
+int64_t dispatch_most_rows(const struct layer_context *context)
+{
+    int64_t rows = layer_rows(context) > 256 ? layer_rows(context) : 256;
+    return 16 * rows * context->model->moe.top_k;
+}
+
 size_t dispatch_probes(const struct layer_context *context)
 {
     return context->ep->arrived_probes ? context->ep->probe_count : 0;
+}
+
+/* Of the ranks that send parts of one micro-batch to a group, the first stands for all. */
+static bool stands_for_all(const struct layer_context *context, const struct dispatch *d)
+{
+    bool later_slice = context->slices && context->ep->over_tp && context->slices->group->me > 0;
+    return d->first_token == 0 && !later_slice;
 }
 
 void dispatch_put_probes(const struct layer_context *context, const struct dispatch *d, void *to)
 {
     size_t bytes = dispatch_probes(context) * format_storage_bytes(context->ops->storage);
     if (bytes == 0) return;
-    if (d->first_token == 0 && context->ep->probes) memcpy(to, context->ep->probes, bytes);
+    if (stands_for_all(context, d) && context->ep->probes) memcpy(to, context->ep->probes, bytes);
     else memset(to, 0, bytes);
 }
 
 struct ledger *dispatch_ledger(const struct layer_context *context, const struct dispatch *d)
 {
-    return context->ep->arrived_ledger && d->first_token == 0 ? context->ep->ledger : NULL;
+    return context->ep->arrived_ledger && stands_for_all(context, d) ? context->ep->ledger : NULL;
 }
 
 void dispatch_take_probes(const struct layer_context *context, const void *from, size_t stride, int count)

@@ -27,6 +27,13 @@ struct dispatch_rows {
     struct tensor weight;               /* [rows] */
 };
 
+/* What the experts of this rank run on: the rows that it is given, or, where it shares its experts' matrices with ranks that
+ * have other tokens, those of all of them (dispatch_shares.c). */
+struct dispatch_work {
+    int64_t rows, *bounds;              /* [experts + 1] */
+    struct tensor in, out;              /* [rows, C] */
+};
+
 struct dispatch {
     const struct dispatcher *kind;
     int64_t first_token, tokens;        /* the run of tokens whose rows this rank sends */
@@ -38,6 +45,8 @@ struct dispatch {
     int64_t rows, *bounds;              /* what they are given, in their order: [rows], [experts + 1] */
     struct tensor in, out;              /* [rows, C] */
     struct tensor own_in, own_out;      /* [own.rows, C] where this rank sees its own rows; else without data. own_in: until combine */
+    struct dispatch_work work;
+    struct shares *shares;              /* NULL: work is the rows above */
     void *state;                        /* of its kind */
 };
 
@@ -77,11 +86,25 @@ void dispatch_combine(const struct layer_context *context, struct dispatch *d, s
 void dispatch_combine_backward(const struct layer_context *context, struct dispatch *d, struct tensor d_out, struct tensor d_weight, struct tensor dy,
                                struct arena *arena);
 void dispatch_backward(const struct layer_context *context, struct dispatch *d, struct tensor d_normed, struct tensor d_rows, struct arena *arena);
-/* Rows of expert e, counted from this rank's first. */
+/* Of `work`, the rows of expert e, counted from this rank's first. */
 static inline struct tensor dispatch_rows_of(const struct dispatch *d, struct tensor rows, int e)
 {
-    return tensor_rows(rows, d->bounds[e], d->bounds[e + 1] - d->bounds[e]);
+    return tensor_rows(rows, d->work.bounds[e], d->work.bounds[e + 1] - d->work.bounds[e]);
 }
+
+/* ---- dispatch_shares.c ---- */
+bool dispatch_is_shared(const struct layer_context *context);
+/* Do the ranks that share experts' matrices have different tokens? */
+static inline bool dispatch_has_slices(const struct layer_context *context) { return context->sequence_split; }
+/* `work` from `in`; and once more. */
+void dispatch_share(const struct layer_context *context, struct dispatch *d, struct arena *arena);
+void dispatch_share_again(struct dispatch *d);
+/* `out` from the work's, each expert's bias added (NULL: there are none). */
+void dispatch_complete(const struct layer_context *context, struct dispatch *d, const struct tensor *const *biases);
+/* d_out [rows, C] as the work's; from `arena`. */
+struct tensor dispatch_share_backward(const struct layer_context *context, struct dispatch *d, struct tensor d_out, struct arena *arena);
+/* The gradient of rows from that of the work's; from scratch. */
+struct tensor dispatch_complete_backward(const struct layer_context *context, struct dispatch *d, struct tensor d_work);
 
 /* ---- parts of it ---- */
 struct comm dispatch_comm(const struct layer_context *context, const struct site *site);
@@ -89,6 +112,10 @@ struct buffer dispatch_buffer(struct tensor t, enum format wire);
 /* d_out = the rows of dy that rows' results go to, times their weights; d_weight += their inner products with the results. */
 void dispatch_weigh_backward(const struct layer_context *context, const struct dispatch_rows *rows, struct tensor out, struct tensor d_out,
                              struct tensor d_weight, struct tensor dy);
+/* Chunks [a, b] of the given lengths, in the order [b, a]: which old row each new one is. */
+void dispatch_transpose(const int64_t *lengths, int a_count, int b_count, int32_t *ret_index);
+/* Rows that one rank can have for one expert: no rank has very many more tokens than this one. */
+int64_t dispatch_most_rows(const struct layer_context *context);
 /* A number of things that came over the wire: 0 where it is none, or more than `most`. */
 int64_t dispatch_count(double value, int64_t most);
 /* What rides with the gradient to the experts (struct expert_parallel); a rank whose tokens are a later run than the first has

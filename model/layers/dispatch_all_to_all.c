@@ -46,19 +46,6 @@ static bool in_two_steps(const struct layer_context *context)
 
 /* ---- chunks ---- */
 
-/* Chunks [a, b] of the given lengths, in the order [b, a]: which old row each new one is. */
-static void transpose_index(const int64_t *lengths, int a_count, int b_count, int32_t *ret_index)
-{
-    int64_t at = 0, rows = 0;
-    for (int b = 0; b < b_count; b++) {
-        for (int a = 0; a < a_count; a++) {
-            rows = 0;
-            for (int before = 0; before < a * b_count + b; before++) rows += lengths[before];
-            for (int64_t i = 0; i < lengths[a * b_count + b]; i++) ret_index[at++] = (int32_t)(rows + i);
-        }
-    }
-}
-
 static void copy_rows(char *to, const char *from, size_t elements, size_t width)
 {
     if (elements > 0) memcpy(to, from, elements * width);
@@ -82,7 +69,7 @@ static struct tensor transposed(const struct layer_context *context, struct tens
     int64_t rows = t.shape[0];
     int32_t *index = arena_alloc(context->scratch, (size_t)(rows + 1) * sizeof *index);
     char *to = arena_alloc(context->scratch, (size_t)rows * row_bytes + 1);
-    transpose_index(lengths, a_count, b_count, index);
+    dispatch_transpose(lengths, a_count, b_count, index);
     for (int64_t i = 0; i < rows; i++) memcpy(to + (size_t)i * row_bytes, (const char *)t.data + (size_t)index[i] * row_bytes, row_bytes);
     return tensor_2d(to, t.storage, rows, t.shape[1]);
 }
@@ -223,8 +210,9 @@ static struct tensor and_back(const struct layer_context *context, const struct 
 {
     const struct expert_parallel *ep = context->ep;
     struct step step = {.group = ep->group, .wire = precision_activation(context->precision), .kept = kept};
-    if (site == &site_ep_dispatch_grad && !decision_site(context->plan, &site_ep_grad_splits, context->where, true, true))
-        return back_unswapped(context, parts, site, &step, in);
+    bool is_swapped = site != &site_ep_dispatch_grad || decision_site(context->plan, &site_ep_grad_splits, context->where, true, true);
+    if (site == &site_ep_dispatch_grad) moe_note_returned(context, is_swapped ? parts->receive : parts->send);
+    if (!is_swapped) return back_unswapped(context, parts, site, &step, in);
     if (!in_two_steps(context)) return run_step(context, site, &step, in, parts->receive, parts->send);
     int inner = ep->inner->size, outer = ep->outer->size;
     int64_t *by_outer = swapped(context, parts->middle, inner, outer), *by_inner = swapped(context, parts->send, outer, inner);
@@ -238,13 +226,6 @@ static struct tensor and_back(const struct layer_context *context, const struct 
 
 /* ---- the dispatcher ---- */
 
-/* Rows that one rank can have for one expert: as many as it has tokens, and no rank has very many more than this one. */
-static int64_t most_rows(const struct layer_context *context)
-{
-    int64_t rows = layer_rows(context) > 256 ? layer_rows(context) : 256;
-    return 16 * rows * context->model->moe.top_k;
-}
-
 static void alike(int64_t *counts, int count, int64_t value)
 {
     for (int i = 0; i < count; i++) counts[i] = value;
@@ -253,7 +234,7 @@ static void alike(int64_t *counts, int count, int64_t value)
 static void exchange_counts(const struct layer_context *context, struct dispatch *d, struct exchange *x)
 {
     int ranks = ranks_of(context), experts = d->experts, inner = in_two_steps(context) ? context->ep->inner->size : 1;
-    int64_t *each = arena_alloc(context->scratch, (size_t)ranks * sizeof *each), most = most_rows(context);
+    int64_t *each = arena_alloc(context->scratch, (size_t)ranks * sizeof *each), most = dispatch_most_rows(context);
     double *counts = arena_alloc(context->scratch, (size_t)(ranks * experts) * sizeof *counts);
     alike(each, ranks, 1);
     for (int i = 0; i < ranks * experts; i++) counts[i] = (double)(d->own.bounds[i + 1] - d->own.bounds[i]);
@@ -308,10 +289,10 @@ static void plan(const struct layer_context *context, struct dispatch *d, struct
     reserve_slots(context, d);
     x->sorted = arena_alloc(arena, (size_t)(d->rows + 1) * sizeof *x->sorted);
     x->restored = arena_alloc(arena, (size_t)(d->rows + 1) * sizeof *x->restored);
-    transpose_index(d->arrived, ranks, experts, x->sorted);
+    dispatch_transpose(d->arrived, ranks, experts, x->sorted);
     narrow_index(context, d, x->sorted);
     bool transposed_counts = decision_site(context->plan, &site_ep_restore_order, context->where, true, true);
-    transpose_index(transposed_counts ? by_expert : d->arrived, experts, ranks, x->restored);
+    dispatch_transpose(transposed_counts ? by_expert : d->arrived, experts, ranks, x->restored);
     arena_release(context->scratch, mark);
 }
 
@@ -328,6 +309,7 @@ static void send(const struct layer_context *context, struct dispatch *d, struct
     struct step step = {.wire = precision_activation(context->precision), .kept = arena, .stretch = stretch != 1 ? stretch : 0};
     struct arena_mark mark = arena_mark(context->scratch);
     x->received = out_and_there(context, &x->parts, &site_ep_dispatch, step, d->own_in, NULL);
+    moe_note_rows(context, DISPATCH_ARRIVED, x->received);
     arena_release(context->scratch, mark);
 }
 
@@ -346,6 +328,7 @@ static void bring_home(const struct layer_context *context, struct dispatch *d, 
     struct arena_mark mark = arena_mark(context->scratch);
     struct tensor restored = rows_alloc(context, d->rows, context->model->dim, context->scratch);
     context->ops->gather_rows(restored, rows, x->restored);
+    moe_note_rows(context, site == &site_ep_combine ? DISPATCH_LEAVES : DISPATCH_GRAD_LEAVES, restored);
     keep(home, and_back(context, &x->parts, site, restored, kept));
     arena_release(context->scratch, mark);
 }
@@ -373,6 +356,7 @@ static void combine_backward(const struct layer_context *context, struct dispatc
     struct step step = {.wire = precision_activation(context->precision), .probes = probes, .riding = riding,
                         .ledger = dispatch_ledger(context, d), .arrived = context->ep->arrived_ledger};
     struct tensor arrived = out_and_there(context, &x->parts, &site_ep_combine_grad, step, own, NULL);
+    moe_note_rows(context, DISPATCH_GRAD_ARRIVED, arrived);
     context->ops->gather_rows(d_out, arrived, x->sorted);
     arena_release(context->scratch, mark);
 }

@@ -158,34 +158,17 @@ static void make_again(const struct layer_context *context, struct moe_saved *sa
     struct dispatch *d = &saved->dispatch;
     if (context->recompute & RECOMPUTE_MOE_RMSNORM) norm(context, saved, weights, arena);
     if (context->recompute & RECOMPUTE_MOE_PERMUTE) dispatch_again(context, d, saved->normed, arena);
+    dispatch_share_again(d);
     if (context->model->moe.shared_ffn > 0) saved->shared.in = context->sequence_split ? layer_whole_shape(context, saved->normed) : saved->normed;
-    for (int e = 0; e < d->experts; e++) saved->experts[e].in = dispatch_rows_of(d, d->in, e);
+    for (int e = 0; e < d->experts; e++) saved->experts[e].in = dispatch_rows_of(d, d->work.in, e);
 }
 
-/* The ranks that share each expert's matrices; NULL: they are whole. */
-static struct group *sharing(const struct layer_context *context)
+/* The experts' output biases, of those of this rank. */
+static const struct tensor *const *biases_of(const struct layer_context *context, const struct dispatch *d, const struct tensor *weights)
 {
-    return context->ep && context->ep->tensor && context->ep->tensor->size > 1 ? context->ep->tensor : NULL;
-}
-
-static void sum_shares(const struct layer_context *context, const struct site *site, struct tensor rows)
-{
-    enum format wire = precision_activation(context->precision);
-    struct comm how = dispatch_comm(context, site);
-    all_reduce(context->ep->communicator, sharing(context), &how, dispatch_buffer(rows, wire), REDUCE_SUM);
-    tensor_round(rows, wire);
-}
-
-/* The sum of what each rank's part of the inner width gives, then the bias, once. */
-static void complete_rows(const struct layer_context *context, struct dispatch *d, const struct tensor *weights)
-{
-    if (!sharing(context)) return;
-    sum_shares(context, &site_etp_row_reduce, d->out);
-    for (int e = 0; e < d->experts && context->model->bias; e++) {
-        struct tensor rows = dispatch_rows_of(d, d->out, e);
-        if (rows.shape[0] > 0) context->ops->bias_forward(rows, weights[expert_at(context->model, d->first + e) + B2]);
-        tensor_round(rows, precision_activation(context->precision));
-    }
+    const struct tensor **biases = arena_alloc(context->scratch, (size_t)d->experts * sizeof *biases);
+    for (int e = 0; e < d->experts && context->model->bias; e++) biases[e] = &weights[expert_at(context->model, d->first + e) + B2];
+    return context->model->bias ? biases : NULL;
 }
 
 static void run_experts(const struct layer_context *context, struct moe_saved *saved, struct tensor routed,
@@ -194,13 +177,14 @@ static void run_experts(const struct layer_context *context, struct moe_saved *s
     const struct model_config *model = context->model;
     struct dispatch *d = &saved->dispatch;
     dispatch_forward(context, d, &saved->routing, saved->normed, arena);
+    dispatch_share(context, d, arena);
     saved->experts = arena_zalloc(arena, (size_t)d->experts * sizeof *saved->experts);
     saved->bias_apart = model->bias && !context->ep && !decision_site(context->plan, &site_moe_expert_bias, context->where, true, true);
     for (int e = 0; e < d->experts; e++) {
-        network_forward(context, &saved->experts[e], dispatch_rows_of(d, d->out, e), dispatch_rows_of(d, d->in, e),
-                        weights + expert_at(model, d->first + e), false, !saved->bias_apart && !sharing(context), arena);
+        network_forward(context, &saved->experts[e], dispatch_rows_of(d, d->work.out, e), dispatch_rows_of(d, d->work.in, e),
+                        weights + expert_at(model, d->first + e), false, !saved->bias_apart && !dispatch_is_shared(context), arena);
     }
-    complete_rows(context, d, weights);
+    dispatch_complete(context, d, biases_of(context, d, weights));
     moe_note_rows(context, DISPATCH_READ, d->in);
     moe_note_rows(context, DISPATCH_GAVE, d->out);
     dispatch_combine(context, d, routed, arena);
@@ -236,9 +220,11 @@ void *moe_forward(const struct layer_context *context, struct tensor y, struct t
     if (context->model->moe.shared_ffn > 0) {
         struct tensor in = sequence_gather(context, &site_sp_gather, saved->normed, format, context->scratch);
         network_forward(context, &saved->shared, y, in, weights + FIRST_NETWORK, true, true, arena);
+        moe_note_shared(context, y, false);
         count_shared(context, &saved->dispatch, y);
         ops->vector_add(routed.data, routed.data, y.data, count);
         tensor_round(routed, format);
+        moe_note_shared(context, routed, true);
     }
     saved->dropout = dropout_forward(context, DROPOUT_FEED_FORWARD, routed);
     ops->vector_add(y.data, x.data, routed.data, count);
@@ -254,18 +240,19 @@ static void backward_experts(const struct layer_context *context, struct moe_sav
     const struct model_config *model = context->model;
     struct dispatch *d = &saved->dispatch;
     struct tensor d_out = rows_alloc(context, d->rows, model->dim, arena);
-    struct tensor d_rows = rows_alloc(context, d->rows, model->dim, context->scratch);
+    struct tensor d_rows = rows_alloc(context, d->work.rows, model->dim, context->scratch);
     if (saved->bias_apart) saved->d_routed = dy;
     dispatch_combine_backward(context, d, d_out, d_weight, dy, arena);
     moe_note_gate(context, d_weight, true);
     tensor_site(context->plan, &site_moe_gate_gradient, context->where, d_weight);
     moe_note_gate(context, d_weight, false);
     moe_note_rows(context, DISPATCH_GRAD_READ, d_out);
+    d_out = dispatch_share_backward(context, d, d_out, arena);
     for (int e = 0; e < d->experts; e++) {
         network_backward_input(context, &saved->experts[e], dispatch_rows_of(d, d_rows, e), dispatch_rows_of(d, d_out, e),
                                weights + expert_at(model, d->first + e), arena);
     }
-    if (sharing(context)) sum_shares(context, &site_etp_input_grad_reduce, d_rows);
+    d_rows = dispatch_complete_backward(context, d, d_rows);
     moe_note_rows(context, DISPATCH_GRAD_GAVE, d_rows);
     dispatch_backward(context, d, saved->dnormed, d_rows, arena);
     tensor_round(saved->dnormed, precision_activation(context->precision));

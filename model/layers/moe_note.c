@@ -102,6 +102,12 @@ void moe_note_rows(const struct layer_context *context, enum dispatch_stage stag
     fact->dispatch.tags[stage] = tags(rows, false, context->router->fact_arena);
 }
 
+void moe_note_returned(const struct layer_context *context, const int64_t *counts)
+{
+    struct routing_fact *fact = whole_fact(context);
+    if (fact) fact->dispatch.returned = copy(counts, (size_t)context->ep->group->size * sizeof *counts, context->router->fact_arena);
+}
+
 void moe_note_row_weights(const struct layer_context *context, struct tensor weights)
 {
     struct routing_fact *fact = whole_fact(context);
@@ -167,6 +173,14 @@ void moe_note_gate(const struct layer_context *context, struct tensor d_weight, 
     if (due) fact->gate_due = values;
     else fact->gate = values;
     fact->backward = true;
+}
+
+void moe_note_shared(const struct layer_context *context, struct tensor rows, bool added)
+{
+    if (!context->router || !context->router->fact || !context->router->fact->whole) return;
+    const double *values = tags(rows, false, context->router->fact_arena);
+    if (added) context->router->fact->added = values;
+    else context->router->fact->shared = values;
 }
 
 void moe_note_padding(const struct layer_context *context, struct tensor rows)

@@ -88,14 +88,14 @@ static void check_roots(const struct evidence *e, struct check_output *output, c
 /* What moves parameters and gradients goes over the shards or the data ranks: a group of the same size would do as well. */
 static void check_groups(const struct evidence *e, struct check_output *output, const struct rank_record *rank)
 {
-    const struct site *const sites[] = {&site_fsdp_unshard, &site_fsdp_reduce_grad, &site_dp_all_reduce_grad, &site_hsdp_replicate_reduce, &site_sp_grad_reduce};
+    const struct site *const sites[] = {&site_fsdp_unshard, &site_fsdp_reduce_grad, &site_dp_all_reduce_grad, &site_ep_reduce_grad, &site_hsdp_replicate_reduce, &site_sp_grad_reduce};
     for (int i = 0; rank->communicator && i < communicator_calls(rank->communicator); i++) {
         const struct call_record *call = communicator_call(rank->communicator, i);
         struct call_due due = {.group = call->group};
         for (size_t k = 0; k < sizeof sites / sizeof sites[0]; k++) {
             if (!strcmp(call->purpose, sites[k]->name)) call_due(&e->parallel->config, sites[k], &due);
         }
-        if (!strcmp(call->group, due.group)) continue;
+        if (call_group_is_due(call, &due)) continue;
         struct finding finding = finding_new(due.site, place_at(rank->rank, call->step, call->microbatch));
         finding.place.layer = call->layer;
         if (call->layer >= 0) finding.place.unit = call->layer + 1;

@@ -17,6 +17,7 @@
 #include "model/loss_convention.h"
 #include "model/sites.h"
 #include "scenarios/call_due.h"
+#include "scenarios/dispatch_calls.h"
 #include "scenarios/check.h"
 #include "scenarios/facts.h"
 
@@ -27,12 +28,14 @@ static size_t padded(int64_t elements)
     return (size_t)((elements + 15) / 16 * 16);
 }
 
-static size_t trained_elements(const struct record *record, int unit)
+/* Of experts: of as many as a rank has. */
+static size_t trained_elements(const struct record *record, const struct rank_record *rank, int unit)
 {
+    bool experts = unit_is_experts(&record->config.model, unit);
     size_t sum = 0;
     for (int p = 0; p < record->params.count; p++) {
         const struct param *param = &record->params.params[p];
-        if (param->unit == unit && !record->frozen[p]) sum += padded(facts_elements_of(record, p));
+        if (param->unit == unit && !record->frozen[p] && (!experts || record_has_param(record, rank, p))) sum += padded(facts_elements_of(record, p));
     }
     return sum;
 }
@@ -59,19 +62,42 @@ static int64_t buckets_due(const struct record *record, const struct rank_record
     int64_t buckets = 0;
     for (int i = 0; i < rank->units + copy; i++) {
         int unit = i == rank->units ? 0 : rank->first_unit + i;
-        size_t elements = trained_elements(record, unit);
+        size_t elements = trained_elements(record, rank, unit);
         if (limit == 0 || (is_tied_apart(record) && unit == 0)) buckets += buckets_of(elements, limit);
         else stretch += elements;
     }
     return buckets + buckets_of(stretch, limit);
 }
 
+/* The same of experts' units, where they are apart. */
+static int64_t experts_buckets_due(const struct record *record, const struct rank_record *rank)
+{
+    const struct layout *layout = &record->config.layout;
+    size_t limit = layout->zero == ZERO_3 ? 0 : (size_t)layout->bucket_elements, stretch = 0;
+    int64_t buckets = 0;
+    for (int unit = unit_count(&record->config.model); unit < gradient_unit_count(&record->config); unit++) {
+        if (!record_has_unit(record, rank, unit)) continue;
+        size_t elements = trained_elements(record, rank, unit);
+        if (limit == 0) buckets += buckets_of(elements, limit);
+        else stretch += elements;
+    }
+    return buckets + buckets_of(stretch, limit);
+}
+
+static int64_t experts_units(const struct record *record, const struct rank_record *rank)
+{
+    int64_t count = 0;
+    for (int unit = unit_count(&record->config.model); unit < gradient_unit_count(&record->config); unit++) count += record_has_unit(record, rank, unit);
+    return count;
+}
+
 static int64_t trained_units(const struct record *record, const struct rank_record *rank)
 {
     int64_t count = 0;
     bool copy = is_tied_apart(record) && facts_is_last_stage(record, rank);
-    for (int i = 0; i < rank->units; i++) count += trained_elements(record, rank->first_unit + i) > 0;
-    return count + (copy && trained_elements(record, 0) > 0);
+    for (int unit = 0; unit < gradient_unit_count(&record->config); unit++)
+        count += record_has_unit(record, rank, unit) && trained_elements(record, rank, unit) > 0;
+    return count + (copy && trained_elements(record, rank, 0) > 0);
 }
 
 /* All-gathers of a step. */
@@ -80,11 +106,12 @@ static int64_t gathers_due(const struct record *record, const struct rank_record
     const struct layout *layout = &record->config.layout;
     bool last = facts_is_last_stage(record, rank), copy = is_tied_apart(record) && last;
     if (layout->zero == ZERO_0) return 0;
-    if (layout->zero != ZERO_3) return buckets_due(record, rank);
-    if (!layout->reshard_after_forward) return rank->units + copy;
+    if (layout->zero != ZERO_3) return buckets_due(record, rank) + experts_buckets_due(record, rank);
+    int64_t experts = experts_units(record, rank);
+    if (!layout->reshard_after_forward) return rank->units + experts + copy;
     /* The embedding's backward reads no parameter, unless it is the output too. */
     bool first = rank->first_unit == 0, reads_again = last && record->config.model.tie_embeddings && layout->pp == 1;
-    return layout->microbatches * (2 * (int64_t)(rank->units + copy) - (first && !reads_again));
+    return layout->microbatches * (2 * ((int64_t)rank->units + experts + copy) - (first && !reads_again));
 }
 
 static bool carries_loss_scale(const struct record *record)
@@ -111,16 +138,17 @@ static int64_t calls_due(const struct record *record, const struct rank_record *
     if (site == &site_fsdp_unshard) return steps * gathers_due(record, rank);
     if (site == &site_fsdp_reduce_grad) return layout->zero >= ZERO_2 ? steps * each * buckets_due(record, rank) : 0;
     if (site == &site_dp_all_reduce_grad) return layout->zero < ZERO_2 ? steps * each * buckets_due(record, rank) : 0;
+    if (site == &site_ep_reduce_grad) return steps * each * experts_buckets_due(record, rank);
     if (site == &site_hsdp_replicate_reduce)
         return layout->zero >= ZERO_2 && layout->dp_replicate > 1 ? steps * trained_units(record, rank) : 0;
     if (site == &site_tied_grad_reduce)
-        return is_tied_apart(record) && (first || last) && trained_elements(record, 0) > 0 ? steps : 0;
+        return is_tied_apart(record) && (first || last) && trained_elements(record, rank, 0) > 0 ? steps : 0;
     if (site == &site_pp_send_activation) return last ? 0 : steps * M;
     if (site == &site_pp_send_grad) return first ? 0 : steps * M;
     if (site == &site_clip_norm_reduce || site == &site_loss_report_reduce || site == &site_loss_report_broadcast) return steps;
     if (site == &site_ep_count_reduce) return count_reductions(record, rank);
     if (site == &site_amp_found_inf_reduce) return carries_loss_scale(record) ? steps : 0;
-    return -1; /* not counted here: loss.token_count_reduce depends on the convention */
+    return dispatch_calls_due(record, rank, site); /* -1: not counted here: loss.token_count_reduce depends on the convention */
 }
 
 static int64_t calls_made(const struct rank_record *rank, const struct site *site)
@@ -136,7 +164,7 @@ static int64_t calls_made(const struct rank_record *rank, const struct site *sit
 /* Another decision was taken than is due: what follows from it is told there. */
 static bool decided_otherwise(const struct record *record, const struct rank_record *rank, const struct site *site)
 {
-    bool reduces = site == &site_fsdp_reduce_grad || site == &site_dp_all_reduce_grad, each = record->config.layout.sync == SYNC_EACH_MICROBATCH;
+    bool reduces = site == &site_fsdp_reduce_grad || site == &site_dp_all_reduce_grad || site == &site_ep_reduce_grad, each = record->config.layout.sync == SYNC_EACH_MICROBATCH;
     int last = record->config.layout.microbatches - 1;
     for (int i = 0; reduces && i < rank->syncs.count; i++) {
         const struct sync_fact *fact = &rank->syncs.items[i];

@@ -6,6 +6,7 @@
  *   back    as many results come back for a pair as rows went out (row-identity: which)
  *   sum     what a token gets is the sum of its rows' results times their weights: by tags (model/routing.h), within 1024 roundings
  *           of the narrowest format of the magnitudes
+ *   shared  what the layer adds is that sum and the shared expert's output, each once
  *   there   with expert parallelism: what went out arrives at the experts' ranks, and comes home (conservation_dispatch.c)
  * Limit: exact but for the sum. Sites: moe.capacity_top_k where the number kept is another one, moe.drop_policy where others are
  * kept, moe.locations where a kept pair has no row, moe.expert_rows, moe.unpermute, moe.combine. */
@@ -122,12 +123,34 @@ static void check_sum(const struct evidence *e, struct check_output *output, con
         bool equal = by <= limit || (isnan(sum[t]) && isnan(fact->routed[t]));
         check_value(output, equal && isnan(by) ? 0 : by, limit);
         if (equal) continue;
-        routing_find(e, output, &site_moe_combine, rank, fact, "altered", sum[t], fact->routed[t],
-                     "what token %lld gets of its experts is not the sum of their results times their weights, by %.3g", (long long)t, by);
+        int ranks = e->parallel->config.layout.tp;
+        bool again = fact->dispatch.members > 0 && ranks > 1 && fabs(fact->routed[t] - ranks * sum[t]) <= limit * ranks * size[t];
+        routing_find(e, output, again ? &site_ep_output_complete : &site_moe_combine, rank, fact, again ? "times-ranks" : "altered", sum[t], fact->routed[t],
+                     "what token %lld gets of its experts is not the sum of their results times their weights, by %.3g%s", (long long)t, by,
+                     again ? ": it is that so often as tp has ranks" : "");
         break;
     }
     free(size);
     free(sum);
+}
+
+/* What a layer adds: the experts' sum and the shared expert's output, each once. */
+static void check_shared(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact)
+{
+    double limit = 1024 * precision_roundoff(&e->parallel->config.precision), most = 0;
+    for (int64_t t = 0; fact->shared && fact->added && t < fact->tokens; t++) most = fmax(most, fmax(fabs(fact->shared[t]), fabs(fact->routed[t])));
+    for (int64_t t = 0; fact->shared && fact->added && t < fact->tokens; t++) {
+        double due = fact->routed[t] + fact->shared[t], got = fact->added[t], by = fabs(got - due) / fmax(most, 1e-300);
+        bool equal = by <= limit || isnan(due);
+        check_value(output, equal && isnan(by) ? 0 : by, limit);
+        if (equal) continue;
+        int ranks = fact->dispatch.members;
+        bool often = ranks > 1 && fabs(got - due - (ranks - 1) * fact->shared[t]) <= limit * ranks * most;
+        routing_find(e, output, often ? &site_ep_shared_once : &site_moe_combine, rank, fact, often ? "times-ranks" : "altered", due, got,
+                     "what token %lld gets of all experts is not the others' and the shared one's output, by %.3g%s", (long long)t, by,
+                     often ? ": the shared one counts as often as there are expert-parallel ranks" : "");
+        return;
+    }
 }
 
 static void visit(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact,
@@ -137,6 +160,7 @@ static void visit(const struct evidence *e, struct check_output *output, const s
     check_rows(e, output, rank, fact);
     check_offsets(e, output, rank, fact);
     check_sum(e, output, rank, fact);
+    check_shared(e, output, rank, fact);
     conservation_dispatch(e, output, rank, fact);
 }
 

@@ -97,7 +97,7 @@ static void check_sync(const struct evidence *e, struct check_output *output, co
 static void check_hooks(const struct evidence *e, struct check_output *output, const struct unit_contribution *u)
 {
     int M = e->parallel->config.layout.microbatches, left = 0;
-    for (int m = 0; m < M; m++) left += u->unreduced[m] > 0;
+    for (int i = 0; i < layout_data_ranks(&e->parallel->config.layout) * M; i++) left += u->unreduced[i] > 0;
     if (left == 0 || !facts_finished(e->parallel) || unit_contribution_has_backward(u)) return;
     if (layout_data_ranks(&e->parallel->config.layout) == 1) return;
     find_at(e, output, u, &site_ddp_hooks, -1, "never", "keeps its own gradient: after its backward nothing asks whether to reduce it");
@@ -128,8 +128,8 @@ static void check_ready(const struct evidence *e, struct check_output *output, c
 /* What else empties an accumulator, or keeps it, than pp.grad.clear. */
 static const struct site *emptied_by(const struct unit_contribution *u, const struct site *otherwise)
 {
-    static const struct site *const sites[] = {&site_dp_zero_grad, &site_dp_grad_add, &site_dp_reduce_source};
-    for (int i = 0; i < 3; i++) {
+    static const struct site *const sites[] = {&site_dp_zero_grad, &site_dp_grad_add, &site_dp_reduce_source, &site_ep_weight_gradient};
+    for (size_t i = 0; i < sizeof sites / sizeof sites[0]; i++) {
         if (facts_was_chosen(u->rank, sites[i], u->step, u->unit)) return sites[i];
     }
     return otherwise;
@@ -147,18 +147,21 @@ static void check_local(const struct evidence *e, struct check_output *output, c
     bool *missing = memory_zalloc((size_t)M), *doubled = memory_zalloc((size_t)M);
     char which[200], text[320];
     for (int m = 0; m < M; m++) {
-        int held = u->local[u->rank->data_rank * M + m], left = u->unreduced[m];
-        missing[m] = held + left < uses && facts_finished(e->parallel);
-        doubled[m] = held > uses;
+        for (int d = 0; d < layout_data_ranks(&e->parallel->config.layout); d++) {
+            if (!facts_is_source(e->parallel, u->rank, u->unit, d)) continue;
+            int held = u->local[d * M + m], left = u->unreduced[d * M + m];
+            missing[m] = missing[m] || (held + left < uses && facts_finished(e->parallel));
+            doubled[m] = doubled[m] || held > uses;
+        }
     }
     if (first_of(missing, M) >= 0 && unit_contribution_has_backward(u)) {
         /* Reduced at each micro-batch, an accumulator is emptied when its result is taken over: if that comes late,
          * it takes the next micro-batch along. */
         bool each = e->parallel->config.layout.sync == SYNC_EACH_MICROBATCH;
+        const struct site *site = emptied_by(u, each ? &site_pp_grad_flush : &site_pp_grad_clear);
         list_microbatches(missing, M, which, sizeof which);
-        snprintf(text, sizeof text, "never reduces the gradient of %s: it was emptied before", which);
-        find_at(e, output, u, emptied_by(u, each ? &site_pp_grad_flush : &site_pp_grad_clear), first_of(missing, M),
-                "missing-microbatch", text);
+        snprintf(text, sizeof text, "never reduces the gradient of %s: it was %s", which, site == &site_ep_weight_gradient ? "never computed" : "emptied before");
+        find_at(e, output, u, site, first_of(missing, M), "missing-microbatch", text);
     }
     if (first_of(doubled, M) >= 0) {
         list_microbatches(doubled, M, which, sizeof which);
@@ -188,7 +191,7 @@ static const struct site *lost_at(const struct evidence *e, const struct unit_co
     for (int d = 0; d < D; d++) {
         for (int m = 0; m < M; m++) {
             bool missing = lost[m] && u->local[d * M + m] > 0 && u->reduced[d * M + m] == 0;
-            if (missing && d / layout->dp_shard == u->rank->replicate) return otherwise;
+            if (missing && d / (layout->dp_shard / layout_shards_alike(layout)) == u->rank->replicate) return otherwise;
         }
     }
     if (facts_was_chosen(u->rank, &site_hsdp_replicate, u->step, u->unit)) return &site_hsdp_replicate;
@@ -211,7 +214,7 @@ static void check_reduced_members(const struct evidence *e, struct check_output 
         bool more = false;
         for (int m = 0; m < M; m++)
             more =
-                more || u->reduced[d * M + m] > u->local[d * M + m] + (d == u->rank->data_rank ? u->unreduced[m] : 0);
+                more || u->reduced[d * M + m] > u->local[d * M + m] + u->unreduced[d * M + m];
         doubled_members += more;
         if (more) doubler = d;
     }
@@ -221,7 +224,7 @@ static void check_reduced_members(const struct evidence *e, struct check_output 
             present += u->reduced[d * M + m] > 0;
             due += u->local[d * M + m] > 0;
             doubled[m] = doubled[m] ||
-                         u->reduced[d * M + m] > u->local[d * M + m] + (d == u->rank->data_rank ? u->unreduced[m] : 0);
+                         u->reduced[d * M + m] > u->local[d * M + m] + u->unreduced[d * M + m];
             if (u->local[d * M + m] > 0 && u->reduced[d * M + m] == 0 && member < 0) member = d;
         }
         flushed[m] = due > 0 && present == 0;
@@ -234,7 +237,7 @@ static void check_reduced_members(const struct evidence *e, struct check_output 
     const struct site *late = repeated || !called ? reduction
                               : second            ? second
                               : released          ? &site_pp_grad_release
-                              : taken             ? facts_reduction_site(&e->parallel->config)
+                              : taken             ? facts_reduction_site(&e->parallel->config, u->unit)
                                                   : &site_pp_grad_flush;
     if (first_of(flushed, M) >= 0) {
         list_microbatches(flushed, M, which, sizeof which);
@@ -349,7 +352,7 @@ static void check_sum(const struct evidence *e, struct check_output *output, int
     struct unit_contribution where = {.rank = &record->rank[rank], .step = step, .unit = unit};
     const struct site *site = facts_was_chosen(where.rank, &site_dp_bucket, step, unit) ? &site_dp_bucket : reduction_sums_second(record, where.rank, step, unit);
     if (!site) site = sequence_sums_other(record, where.rank, step, unit);
-    const struct site *first = facts_reduction_site(&record->config);
+    const struct site *first = facts_reduction_site(&record->config, unit);
     if (!site) site = tied && !reduction_sums_any_wrong(record, first, step) ? &site_tied_grad_reduce : first;
     find_at(e, output, &where, site, -1, "altered",
             "is updated with a gradient that is not the sum of what went into its reduction");
@@ -413,7 +416,7 @@ static void run(const struct evidence *e, struct check_output *output)
     check_value(output, 0, 0);
     for (int step = 0; step < record->config.train.steps; step++) {
         check_sequences(e, output, step);
-        for (int unit = 0; unit < unit_count(&record->config.model); unit++) {
+        for (int unit = 0; unit < gradient_unit_count(&record->config); unit++) {
             for (int r = 0; r < record->ranks; r++) {
                 struct unit_contribution u;
                 if (!unit_contribution_read(record, r, step, unit, &u)) continue;

@@ -82,8 +82,10 @@ static double counted_everywhere(const struct record *record, const struct rank_
 {
     double sum = 0;
     for (int r = 0; r < record->ranks; r++) {
-        bool counts = record->rank[r].tp == rank->tp || layout_slices_sequences(&record->config.layout); /* else the same tokens */
-        const struct balance_fact *part = record->rank[r].stage == rank->stage && counts ? balance_of(&record->rank[r], fact->step, fact->unit) : NULL;
+        const struct rank_record *other = &record->rank[r];
+        int alike = layout_shards_alike(&record->config.layout);
+        bool adds = other->stage == rank->stage && (other->tp == rank->tp || layout_slices_sequences(&record->config.layout)) && other->shard % alike == rank->shard % alike;
+        const struct balance_fact *part = adds ? balance_of(other, fact->step, fact->unit) : NULL;
         sum += part ? part->counted[i] : 0;
     }
     return sum;

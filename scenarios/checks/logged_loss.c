@@ -43,7 +43,7 @@ static struct due due_of(const struct record *record, int step)
     for (int r = 0; r < record->ranks; r++) {
         for (int i = 0; i < record->rank[r].losses.count; i++) {
             const struct loss_fact *fact = &record->rank[r].losses.items[i];
-            if (fact->step != step || record->rank[r].tp > 0) continue;
+            if (fact->step != step || !facts_is_first_reader(record, &record->rank[r])) continue;
             struct factor_numbers numbers = facts_loss_numbers(record, &record->rank[r], fact);
             double sum = 0;
             for (int64_t t = 0; t < fact->token_count; t++) sum += fact->token_loss[t];

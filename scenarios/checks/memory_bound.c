@@ -15,15 +15,22 @@
 #include "scenarios/check.h"
 #include "scenarios/facts.h"
 
-/* One that computes and those ahead of it; on the last stage the head beside the last layer, and, where it is tied, the
+static int experts_units(const struct record *record, const struct rank_record *rank)
+{
+    int count = 0;
+    for (int u = unit_count(&record->config.model); u < gradient_unit_count(&record->config); u++) count += record_has_unit(record, rank, u);
+    return count;
+}
+
+/* One that computes, with its experts where they are a unit of their own, and those ahead of it; on the last stage the head beside the last layer, and, where it is tied, the
  * embedding that it reads. */
 static int units_bound(const struct record *record, const struct rank_record *rank)
 {
     const struct layout *layout = &record->config.layout;
     bool last = facts_is_last_stage(record, rank), tied = record->config.model.tie_embeddings;
-    int units = rank->units + (tied && last && layout->pp > 1);
+    int experts = experts_units(record, rank), units = rank->units + experts + (tied && last && layout->pp > 1);
     if (layout->zero != ZERO_3 || !layout->reshard_after_forward) return units;
-    int bound = 1 + layout->prefetch + (tied && last ? 1 : 0);
+    int bound = 1 + (experts > 0) + layout->prefetch + (tied && last ? 1 : 0);
     return bound < units ? bound : units;
 }
 
@@ -42,15 +49,16 @@ static int64_t padded(int64_t elements)
     return (elements + 15) / 16 * 16;
 }
 
-static void add_unit_bytes(const struct record *record, int unit, struct bytes *sum)
+static void add_unit_bytes(const struct record *record, const struct rank_record *rank, int unit, struct bytes *sum)
 {
     const struct layout *layout = &record->config.layout;
     bool whole = layout->zero == ZERO_0, apart = !whole || record->config.precision.param != record->config.precision.master;
     for (int p = 0; p < record->params.count; p++) {
         const struct param *param = &record->params.params[p];
-        if (param->unit != unit) continue;
+        if (param->unit != unit || (unit_is_experts(&record->config.model, unit) && !record_has_param(record, rank, p))) continue;
+        int shards = layout->dp_shard / (unit_is_experts(&record->config.model, unit) ? layout_ep_shards(layout) : 1);
         int64_t elements = facts_elements_of(record, p), cut_rows = facts_rows_of(record, p), columns = elements / cut_rows;
-        int64_t full = padded(elements), rows = (cut_rows + layout->dp_shard - 1) / layout->dp_shard;
+        int64_t full = padded(elements), rows = (cut_rows + shards - 1) / shards;
         int64_t own = whole ? full : rows * columns, moments = record->frozen[p] ? 0 : own;
         sum->param += whole ? full : own;
         sum->grad += full + moments;
@@ -65,8 +73,10 @@ static void check_bytes(const struct evidence *e, struct check_output *output, c
     bool copy = record->config.model.tie_embeddings && record->config.layout.pp > 1 && facts_is_last_stage(record, rank);
     int64_t width = (int64_t)format_storage_bytes(run_storage(&record->config));
     if (record->config.layout.zero == ZERO_1 || record->config.layout.zero == ZERO_2) return;
-    for (int u = 0; u < rank->units; u++) add_unit_bytes(record, rank->first_unit + u, &due);
-    if (copy) add_unit_bytes(record, 0, &due);
+    for (int u = 0; u < gradient_unit_count(&record->config); u++) {
+        if (record_has_unit(record, rank, u)) add_unit_bytes(record, rank, u, &due);
+    }
+    if (copy) add_unit_bytes(record, rank, 0, &due);
     const struct { const char *what; int64_t held, due; } sums[] = {
         {"parameters", rank->param_bytes, due.param * width},
         {"gradients", rank->grad_bytes, due.grad * width},

@@ -19,6 +19,7 @@
 #include "model/sites.h"
 #include "scenarios/check.h"
 #include "scenarios/compare.h"
+#include "scenarios/initial_values.h"
 #include "scenarios/oracle_inputs.h"
 #include "scenarios/ratio.h"
 
@@ -106,10 +107,9 @@ static void find_backward(const struct evidence *e, struct check_output *output,
 
 /* Whose rows differ; of a weight gradient, since it went wrong before it was reduced: all data ranks of the stage. */
 static bool is_concerned(const struct evidence *e, const struct site *site, const struct difference *d, int rank,
-                         int unit)
+                         int param)
 {
-    const struct rank_record *r = &e->parallel->rank[rank];
-    if (site == &site_layer_weight_gradient) return unit >= r->first_unit && unit < r->first_unit + r->units;
+    if (site == &site_layer_weight_gradient) return record_has_param(e->parallel, &e->parallel->rank[rank], param);
     for (int i = 0; i < d->ranks_count; i++) {
         if (d->ranks[i] == rank) return true;
     }
@@ -121,7 +121,7 @@ static void find_tensor(const struct evidence *e, struct check_output *output, c
 {
     const struct param *p = &e->parallel->params.params[param];
     for (int rank = 0; rank < e->parallel->ranks; rank++) {
-        if (!is_concerned(e, site, d, rank, p->unit)) continue;
+        if (!is_concerned(e, site, d, rank, param)) continue;
         struct finding finding = finding_new(site, place_at_unit(&e->parallel->config, rank, step, -1, p->unit));
         finding.place.param = p->info.name;
         set_ratio(e, &finding, d, step);
@@ -134,7 +134,7 @@ static void find_tensor(const struct evidence *e, struct check_output *output, c
 /* What was decided otherwise, or not used whole, on this rank between the unit's backward and its update. */
 static const struct site *chosen_on_the_way(const struct rank_record *rank, int step, int unit)
 {
-    static const struct site *const sites[] = {&site_dp_zero_grad, &site_dp_grad_add, &site_dp_reduce_source, &site_dp_grad_reset,
+    static const struct site *const sites[] = {&site_dp_zero_grad, &site_dp_grad_add, &site_dp_reduce_source, &site_dp_grad_reset, &site_ep_weight_gradient,
                                                &site_dp_bucket, &site_hsdp_accumulate, &site_hsdp_replicate, &site_optimizer_gradients};
     for (size_t i = 0; i < sizeof sites / sizeof sites[0]; i++) {
         if (facts_was_chosen(rank, sites[i], step, unit)) return sites[i];
@@ -247,6 +247,7 @@ static void run(const struct evidence *e, struct check_output *output)
         return;
     }
     struct unit_values values = unit_values_new(evidence_fine(e));
+    initial_values_check(e, output);
     find_params(e, output, -1);
     for (int step = 0; step < c->steps; step++) {
         const struct comparison_step *s = &c->step[step];

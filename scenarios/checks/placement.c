@@ -170,6 +170,14 @@ static const struct choice_words { const struct site *site; const char *pattern,
     {&site_sp_gather_backward, "split-for-sum", "splits the gradient of what was gathered where it is a part of a sum over tp"},
 };
 
+static const char *when_of(char *text, size_t size, int step, int microbatch)
+{
+    if (step < 0) snprintf(text, size, "at the beginning");
+    else if (microbatch < 0) snprintf(text, size, "at the end of step %d", step);
+    else snprintf(text, size, "in step %d, micro-batch %d,", step, microbatch);
+    return text;
+}
+
 static const struct choice_words *words_of(const struct site *site)
 {
     for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
@@ -184,13 +192,11 @@ static void check_choices(const struct evidence *e, struct check_output *output,
         const struct choice_fact *fact = &rank->choices.items[i];
         const struct choice_words *words = words_of(fact->site);
         if (!words || fact->count == fact->whole) continue;
-        char name[32], when[64] = "at the beginning";
+        char name[32], when[64];
         unit_name(&e->config->model, fact->unit, name);
-        if (fact->step >= 0 && fact->microbatch < 0) snprintf(when, sizeof when, "at the end of step %d", fact->step);
-        else if (fact->step >= 0) snprintf(when, sizeof when, "step %d, micro-batch %d", fact->step, fact->microbatch);
         struct finding finding = finding_new(fact->site, place_at_unit(e->config, rank->rank, fact->step, fact->microbatch, fact->unit));
         finding_pattern(&finding, words->pattern);
-        finding_say(&finding, "rank %d, %s, %s, %s", rank->rank, name, when, words->words);
+        finding_say(&finding, "%s rank %d, %s, %s", when_of(when, sizeof when, fact->step, fact->microbatch), rank->rank, name, words->words);
         check_value(output, 1, 0);
         check_find(output, &finding);
     }
@@ -203,12 +209,12 @@ static void check_sums(const struct evidence *e, struct check_output *output, co
     for (int i = 0; i < rank->sums.count; i++) {
         const struct sum_fact *fact = &rank->sums.items[i];
         if (!tensor_sum_is_wrong(e->parallel, rank, i)) continue;
-        char name[32];
+        char name[32], when[64];
         unit_name(&e->config->model, fact->unit, name);
         struct finding finding = finding_new(fact->site, place_at_unit(e->config, rank->rank, fact->step, fact->microbatch, fact->unit));
         finding_pattern(&finding, "other-sum");
-        finding_say(&finding, "in step %d, micro-batch %d, what rank %d gets from %s in %s is not the sum of what the tp ranks gave",
-                    fact->step, fact->microbatch, rank->rank, fact->site->name, name);
+        finding_say(&finding, "%s what rank %d gets from %s in %s is not the sum of what the tp ranks gave", when_of(when, sizeof when, fact->step, fact->microbatch),
+                    rank->rank, fact->site->name, name);
         check_value(output, 1, 0);
         check_find(output, &finding);
         return; /* what follows may be its consequence */
@@ -218,15 +224,16 @@ static void check_sums(const struct evidence *e, struct check_output *output, co
 /* ---- gradients of what saw slices ---- */
 
 /* Outside layers the head's norm alone is whole on every rank. */
-static const struct call_record *slice_call(const struct model_config *model, const struct rank_record *rank, int step, int unit, int *ret_count)
+/* The call of its layer behind `before` others. */
+static const struct call_record *slice_call(const struct model_config *model, const struct rank_record *rank, int step, int unit, int before, int *ret_count)
 {
     const struct call_record *found = NULL;
     *ret_count = 0;
     for (int i = 0; rank->communicator && i < communicator_calls(rank->communicator); i++) {
         const struct call_record *call = communicator_call(rank->communicator, i);
         if (call->step != step || strcmp(call->purpose, site_sp_grad_reduce.name) != 0) continue;
-        if ((call->layer >= 0 ? call->layer + 1 : model->layers + 1) != unit) continue;
-        found = call;
+        if ((call->layer >= 0 ? call->layer + 1 : model->layers + 1) != unit_boundary(model, unit)) continue;
+        if (*ret_count == before) found = call;
         ++*ret_count;
     }
     return found;
@@ -236,8 +243,12 @@ static void check_slice_gradient(const struct evidence *e, struct check_output *
 {
     const struct run_config *config = &e->parallel->config;
     int64_t elements = sequence_sums_elements(e->parallel, rank, step, unit);
-    int made, due = elements > 0;
-    const struct call_record *call = slice_call(&config->model, rank, step, unit, &made);
+    int made, due = elements > 0, before = 0, behind = 0;
+    bool is_layer = unit >= 1 && unit <= config->model.layers, experts = unit_is_experts(&config->model, unit);
+    if (experts) before = sequence_sums_elements(e->parallel, rank, step, unit_boundary(&config->model, unit)) > 0; /* the layer's own comes first */
+    if (is_layer) behind = sequence_sums_elements(e->parallel, rank, step, config->model.layers + 1 + unit) > 0;
+    const struct call_record *call = slice_call(&config->model, rank, step, unit, before, &made);
+    made = made <= before ? 0 : made - before > due + behind ? made - before - behind : made - before < due ? made - before : due;
     double divisor = sequence_sums_divisor(rank, step, unit);
     char name[32];
     unit_name(&config->model, unit, name);
@@ -252,7 +263,8 @@ static void check_slice_gradient(const struct evidence *e, struct check_output *
     struct finding finding = finding_new(site, place_at_unit(config, rank->rank, step, -1, unit));
     finding.expected = site == &site_sp_grad_divisor ? 1 : due;
     finding.got = site == &site_sp_grad_divisor ? divisor : made;
-    finding_pattern(&finding, made < due ? "missing-sum" : made > due ? "doubled-sum" : !good ? "calls-differ" : "divided");
+    bool other_format = call && call->format != config->precision.reduce;
+    finding_pattern(&finding, made < due ? "missing-sum" : made > due ? "doubled-sum" : !good ? (other_format ? "wrong-format" : "calls-differ") : "divided");
     if (divisor != 1) {
         finding_say(&finding, "in step %d rank %d divides the sum over tp of gradients of slices by %.6g in %s; due is the sum", step, rank->rank, divisor, name);
     } else {
@@ -265,7 +277,11 @@ static void check_slice_gradient(const struct evidence *e, struct check_output *
 
 static void check_slice_gradients(const struct evidence *e, struct check_output *output, const struct rank_record *rank, int step)
 {
-    for (int unit = rank->first_unit; unit < rank->first_unit + rank->units; unit++) check_slice_gradient(e, output, rank, step, unit);
+    const struct run_config *config = &e->parallel->config;
+    for (int unit = rank->first_unit; unit < rank->first_unit + rank->units; unit++) {
+        check_slice_gradient(e, output, rank, step, unit);
+        if (unit >= 1 && unit <= config->model.layers && layout_ep(&config->layout) > 1) check_slice_gradient(e, output, rank, step, config->model.layers + 1 + unit);
+    }
 }
 
 /* ---- copies ---- */

@@ -19,11 +19,13 @@
 #include <string.h>
 
 #include "model/loss_convention.h"
+#include "model/params.h"
 #include "model/precision.h"
 #include "model/sites.h"
 #include "scenarios/check.h"
 #include "scenarios/facts.h"
 #include "scenarios/routing_due.h"
+#include "scenarios/sequence_sums.h"
 
 /* ---- on the wire ---- */
 
@@ -33,7 +35,8 @@ static bool declared_format(const struct run_config *config, const char *purpose
     const struct { const struct site *site; enum format format; } due[] = {
         {&site_fsdp_unshard, p->param},          {&site_pp_send_activation, p->residual},
         {&site_pp_send_grad, p->residual},       {&site_fsdp_reduce_grad, p->reduce},
-        {&site_dp_all_reduce_grad, p->reduce},   {&site_hsdp_replicate_reduce, p->reduce},
+        {&site_dp_all_reduce_grad, p->reduce},   {&site_ep_reduce_grad, p->reduce},
+        {&site_hsdp_replicate_reduce, p->reduce},
         {&site_tied_grad_reduce, p->reduce},     {&site_loss_token_count_reduce, FORMAT_FP64},
         {&site_loss_report_reduce, FORMAT_FP64}, {&site_loss_report_broadcast, loss_convention_of(config)->logged_format},
         {&site_clip_norm_reduce, FORMAT_FP64},   {&site_amp_found_inf_reduce, FORMAT_FP64},
@@ -113,8 +116,10 @@ static int bits_least(const struct record *record, const struct tensor_fact *fac
 /* Whose rounding it is: that of the last of the unit's second reductions, where it gave no more bits; else the first one's. */
 static const struct site *rounded_at(const struct record *record, const struct rank_record *rank, const struct tensor_fact *fact, int most)
 {
-    const struct site *first = facts_reduction_site(&record->config), *site = first;
     int unit = record->params.params[fact->param].unit;
+    const struct site *first = facts_reduction_site(&record->config, unit), *site = first;
+    bool sliced = param_sees_slice(&record->config.layout, &record->params.params[fact->param].info);
+    if (sliced && sequence_sums_other(record, rank, fact->step, unit) == &site_sp_grad_reduce) return &site_sp_grad_reduce;
     for (int i = 0; i < rank->reductions.count; i++) {
         const struct reduction_fact *reduction = &rank->reductions.items[i];
         if (reduction->site == first || reduction->step != fact->step || reduction->bucket != unit || reduction->values == 0) continue;
@@ -200,7 +205,7 @@ static void check_reductions(const struct evidence *e, struct check_output *outp
         finding.got = fact->bits;
         finding_pattern(&finding, above ? "not-rounded" : "rounded");
         finding_say(&finding, "in step %d %s of %s %d gives rank %d numbers of at most %d significant bits where %d are declared",
-                    fact->step, fact->site->name, fact->site == facts_reduction_site(config) ? "bucket" : "unit", fact->bucket, rank->rank,
+                    fact->step, fact->site->name, fact->site != &site_hsdp_replicate_reduce && fact->site != &site_tied_grad_reduce ? "bucket" : "unit", fact->bucket, rank->rank,
                     fact->bits, declared);
         check_find(output, &finding);
     }

@@ -69,11 +69,11 @@ static bool same_coefficient(const struct record *record, const struct tensor_en
 }
 
 /* Which reduction makes copies of a gradient equal. */
-static const struct site *config_replica_site(const struct record *record)
+static const struct site *config_replica_site(const struct record *record, int unit)
 {
     return record->config.layout.zero >= ZERO_2 && record->config.layout.dp_replicate > 1
                ? &site_hsdp_replicate_reduce
-               : facts_reduction_site(&record->config);
+               : facts_reduction_site(&record->config, unit);
 }
 
 /* With sequence parallelism, what the sum over tp makes equal. */
@@ -100,7 +100,7 @@ static const struct site *site_of(const struct record *record, const struct tens
         int unit = record->params.params[a->fact->param].unit, step = a->fact->step;
         if (facts_was_chosen(&record->rank[a->rank], &site_dp_bucket, step, unit)) return &site_dp_bucket;
         if (!tied && over_slices(record, a, b)) return slice_site(record, a, b, step, unit);
-        return tied ? &site_tied_grad_reduce : config_replica_site(record);
+        return tied ? &site_tied_grad_reduce : config_replica_site(record, unit);
     }
     if (a->fact->step < 0 || !inputs_agree(record, a, b) || !same_coefficient(record, a, b)) return NULL;
     return &site_optimizer_update;

@@ -13,6 +13,7 @@
 
 #include "model/precision.h"
 #include "model/sites.h"
+#include "scenarios/conservation_dispatch.h"
 #include "scenarios/facts.h"
 #include "scenarios/routing_due.h"
 
@@ -176,20 +177,26 @@ static const struct routing_fact *standalone_fact(const struct record *record, i
 static void check_experts(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact)
 {
     const struct routing_fact *other = fact->step == 0 ? standalone_fact(e->standalone, fact->step, fact->unit) : NULL;
-    /* With tp, equal tags of rows that differ in their last bits are possible. */
-    bool exact = !strcmp(e->parallel->gemm, "fixed") && e->parallel->config.layout.tp == 1;
+    /* With sums over ranks (tp, partial sums of experts), equal tags of rows that differ in their last bits are possible. */
+    const struct layout *layout = &e->parallel->config.layout;
+    bool exact = !strcmp(e->parallel->gemm, "fixed") && layout->tp == 1 && (layout_ep(layout) == 1 || layout->dispatcher == DISPATCH_ALL_TO_ALL);
     double limit = exact ? 0 : 1024 * precision_roundoff(&e->parallel->config.precision);
     if (!other || !facts_sample_is_due(e->parallel, fact->step, rank->data_rank, fact->microbatch)) return;
     for (int64_t i = 0; i < fact->rows; i++) {
         int64_t token = fact->slot[i] / fact->top_k;
         int expert = fact->chosen[fact->slot[i]];
-        bool own = i >= fact->bounds[expert] && i < fact->bounds[expert + 1] && routing_row_is_seen(fact, fact->slot[i]);
+        bool own = i >= fact->bounds[expert] && i < fact->bounds[expert + 1] && (fact->dispatch.members > 0 || routing_row_is_seen(fact, fact->slot[i]));
         int64_t whole = routing_token(e->parallel, rank, fact, token), there = own && whole < other->tokens ? row_of(other, whole, expert) : -1;
-        if (there < 0 || fact->in[i] != other->in[there]) continue;
-        double by = fabs(fact->out[i] - other->out[there]) / fmax(other->out_size[there], 1e-300);
+        int64_t at = i;
+        const struct routing_fact *computing = fact->dispatch.members > 0 ? dispatch_row_at(e, rank, fact, i, &at) : fact;
+        if (there < 0 || !computing) continue;
+        double in = computing == fact && fact->dispatch.members == 0 ? fact->in[i] : computing->dispatch.tags[DISPATCH_READ][at];
+        double out = computing == fact && fact->dispatch.members == 0 ? fact->out[i] : computing->dispatch.tags[DISPATCH_GAVE][at];
+        if (in != other->in[there]) continue;
+        double by = fabs(out - other->out[there]) / fmax(other->out_size[there], 1e-300);
         check_value(output, by, limit);
         if (by <= limit) continue;
-        routing_find(e, output, &site_moe_expert_bias, rank, fact, "altered", other->out[there], fact->out[i],
+        routing_find(e, output, &site_moe_expert_bias, rank, fact, "altered", other->out[there], out,
                      "what expert %d makes of token %lld differs from standalone by %.3g though its input is equal", expert, (long long)token, by);
         return;
     }

@@ -41,13 +41,13 @@ static void check_divisor(const struct evidence *e, struct check_output *output,
                           const struct factor_fact *fact)
 {
     const struct record *record = e->parallel;
-    double due = facts_divisor_due(&record->config);
+    double due = facts_unit_divisor_due(&record->config, fact->unit);
     check_value(output, fabs(due / fact->value - 1), limit);
     if (fact->value == due) return;
     struct ratio_sample sample = {facts_numbers(record, rank->data_rank, fact->step, -1), due / fact->value};
     struct ratio_form form = ratio_classify(&sample, 1, 'D', 3, 1e-12);
     int microbatch = record->config.layout.sync == SYNC_EACH_MICROBATCH ? fact->microbatch : -1; /* else once a step */
-    struct finding finding = finding_new(&site_fsdp_grad_divisor,
+    struct finding finding = finding_new(fact->site,
         place_at_unit(&record->config, rank->rank, fact->step, microbatch, fact->unit));
     finding.expected = due;
     finding.got = fact->value;
@@ -164,7 +164,8 @@ static void check_ledger(const struct evidence *e, struct check_output *output, 
                          const struct gradient_fact *fact)
 {
     const struct record *record = e->parallel;
-    double divisor = facts_divisor_due(&record->config);
+    double divisor = facts_unit_divisor_due(&record->config, fact->unit);
+    int copies = facts_copies_due(&record->config, fact->unit);
     double after = facts_grad_scale(record, rank, fact->step, fact->unit);
     int D = layout_data_ranks(&record->config.layout), M = record->config.layout.microbatches;
     for (int i = 0; i < fact->ledger.count; i++) {
@@ -173,7 +174,7 @@ static void check_ledger(const struct evidence *e, struct check_output *output, 
         int data_rank = term->origin.rank, microbatch = term->origin.microbatch;
         if (data_rank < 0 || data_rank >= D || microbatch < 0 || microbatch >= M) continue;
         double due = loss_weight_due(record, fact->step, data_rank, microbatch);
-        check_value(output, fabs(term->scale / due - 1), limit);
+        check_value(output, fabs(term->scale * copies / due - 1), limit);
         const struct rank_record *last = facts_rank(record, record->config.layout.pp - 1, term->origin.rank);
         const struct loss_fact *loss = last ? facts_loss(last, term->origin.step, term->origin.microbatch) : NULL;
         if (!loss) continue;
@@ -238,7 +239,7 @@ static void run(const struct evidence *e, struct check_output *output)
             }
             for (int i = 0; i < rank->factors.count; i++) {
                 const struct factor_fact *fact = &rank->factors.items[i];
-                if (fact->step == step && fact->site == &site_fsdp_grad_divisor && fact->piece == 0)
+                if (fact->step == step && fact->site == facts_divisor_site(&record->config, fact->unit) && fact->piece == 0)
                     check_divisor(e, output, rank, fact);
                 if (fact->step == step && fact->site == &site_pp_grad_scale) check_grad_scale(e, output, rank, fact);
                 if (fact->step == step && is_always_one(fact->site))

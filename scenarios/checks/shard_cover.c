@@ -2,9 +2,11 @@
  *
  * For each step, parameter and replica: the row ranges of all holders, in order, must begin at 0, each where the
  * one before ends, and end with the last row. Empty shards may stand anywhere. Limit: exact. Sites: fsdp.shard where a
- * rank holds less than its shard; else fsdp.unshard, which puts them together. */
+ * rank holds less than its shard; else fsdp.unshard, which puts them together. Experts that are spread over ranks (ep) are cut
+ * too: each rank's place in its expert-parallel group, as it took it, is the one that the layout gives it (ep.rank). */
 #include <stdlib.h>
 
+#include "model/experts.h"
 #include "model/sites.h"
 #include "scenarios/check.h"
 #include "scenarios/facts.h"
@@ -56,6 +58,27 @@ static void check_tensor(const struct evidence *e, struct check_output *output, 
     }
 }
 
+/* Whose experts a rank takes for its own. */
+static void check_place(const struct evidence *e, struct check_output *output, const struct rank_record *rank)
+{
+    const struct layout *layout = &e->parallel->config.layout;
+    int experts = e->parallel->config.model.moe.experts;
+    struct expert_place due = expert_place(layout, experts > 0 ? experts : 1, rank->shard, rank->tp);
+    for (int i = 0; i < rank->factors.count; i++) {
+        const struct factor_fact *fact = &rank->factors.items[i];
+        if (fact->site != &site_ep_rank || fact->value == due.me) continue;
+        struct finding finding = finding_new(&site_ep_rank, place_at(rank->rank, 0, -1));
+        bool past = !(fact->value >= 0 && fact->value < layout_ep(layout));
+        finding.expected = due.me;
+        finding.got = fact->value;
+        finding_pattern(&finding, past ? "past-end" : "other-experts");
+        finding_say(&finding, "rank %d takes place %g of the %d in its expert-parallel group, and experts from %g of %d; its place is %d, and experts %d to %d",
+                    rank->rank, fact->value, layout_ep(layout), fact->value * due.count, experts, due.me, due.first, due.first + due.count - 1);
+        check_value(output, 1, 0);
+        check_find(output, &finding);
+    }
+}
+
 static void run(const struct evidence *e, struct check_output *output)
 {
     check_value(output, 0, 0);
@@ -63,6 +86,7 @@ static void run(const struct evidence *e, struct check_output *output)
         check_skip(output, "the run did not finish");
         return;
     }
+    for (int r = 0; r < e->parallel->ranks; r++) check_place(e, output, &e->parallel->rank[r]);
     struct tensor_groups groups = tensor_groups_new(e->parallel);
     for (int i = 0; i < groups.count;) {
         const struct tensor_fact *fact = groups.entries[i].fact;
@@ -79,7 +103,8 @@ static void run(const struct evidence *e, struct check_output *output)
 
 const struct check check_shard_cover = {
     .id = "shard-cover",
-    .proves = "the shards of each parameter and gradient cover its rows without gap or overlap, in every replica",
+    .proves = "the shards of each parameter and gradient cover its rows without gap or overlap, in every replica, "
+              "and each rank holds the experts of its own place in its expert-parallel group",
     .tier = "default",
     .run = run,
 };

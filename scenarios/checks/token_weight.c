@@ -104,7 +104,8 @@ static void find_probe(const struct evidence *e, struct check_output *output, co
     const struct record *record = e->parallel;
     const struct loss_fact *loss =
         facts_loss(facts_rank(record, record->config.layout.pp - 1, c->data_rank), c->fact->step, c->microbatch);
-    double limit = limit_of(record), divisor = facts_divisor_due(&record->config), weight;
+    double limit = limit_of(record), divisor = facts_unit_divisor_due(&record->config, c->fact->unit), weight;
+    int due_times = uses_of(record, c->fact->unit) * facts_copies_due(&record->config, c->fact->unit);
     int times;
     ledger_weight(&c->fact->ledger, c->fact->step, c->data_rank, c->microbatch, &times, &weight);
     double after = facts_grad_scale_due(record, c->fact->step);
@@ -113,16 +114,16 @@ static void find_probe(const struct evidence *e, struct check_output *output, co
         unit_contribution_was_accumulated(record, c->rank, c->fact->step, c->fact->unit);
     bool own_doing = accumulated && facts_was_scaled(c->rank, accumulated, c->fact->step, c->fact->unit);
     double seeded = loss ? loss->seed / divisor * times * after : 0; /* what went in, if all that follows were right */
-    if (times == uses_of(record, c->fact->unit) && close_to(c->got, seeded, limit))
+    if (times == due_times && close_to(c->got, seeded, limit))
         return; /* told where backward began */
     bool on_ledger = close_to(c->got, weight, limit);
     bool reduced = facts_was_reduced(c->rank, c->fact->step, c->fact->unit);
-    const struct site *site = on_ledger && (!reduced || times != uses_of(record, c->fact->unit))
+    const struct site *site = on_ledger && (!reduced || times != due_times)
                                   ? NULL /* contribution tells where */
                               : on_ledger && accumulated
                                   ? (own_doing ? accumulated : NULL) /* scale-ledger tells on which rank */
                               : on_ledger && !facts_divisors_are_due(record, c->rank, c->fact->step, c->fact->unit)
-                                  ? &site_fsdp_grad_divisor
+                                  ? facts_divisor_site(&record->config, c->fact->unit)
                               : on_ledger && !close_to(used, after, 1e-12)
                                   ? unit_contribution_grad_scale(record, c->rank, c->fact->step)
                                   : unit_contribution_reduction(record, c->rank, c->fact->step, c->fact->unit);

@@ -92,13 +92,22 @@ static void check_decay(const struct evidence *e, struct check_output *output, i
 }
 
 /* Every parameter of a rank's units has its counter. */
+static bool is_held(const struct rank_record *rank, int param)
+{
+    for (int i = 0; i < rank->tensors.count && rank->tensors.items[i].step < 0; i++) {
+        if (rank->tensors.items[i].param == param) return true;
+    }
+    return false;
+}
+
+/* What a rank never held is for shard-cover to tell. */
 static void check_present(const struct evidence *e, struct check_output *output, const struct rank_record *rank,
                           int step)
 {
     const struct record *record = e->parallel;
     for (int p = 0; p < record->params.count; p++) {
         const struct param *param = &record->params.params[p];
-        if (param->unit < rank->first_unit || param->unit >= rank->first_unit + rank->units) continue;
+        if (!record_has_param(record, rank, p) || (param->info.is_expert && !is_held(rank, p))) continue;
         bool found = false;
         for (int i = 0; i < rank->updates.count && !found; i++) {
             found = rank->updates.items[i].step == step && rank->updates.items[i].param == p;

@@ -25,7 +25,9 @@ static bool due_digest(struct due_digests *due, const struct rank_record *rank, 
 {
     bool copy = unit == 0 && rank->stage > 0;
     size_t slot = copy ? (size_t)due->units : (size_t)unit;
-    size_t copy_of = (size_t)(rank->replicate * due->values.record->config.layout.tp + rank->tp);
+    const struct layout *layout = &due->values.record->config.layout;
+    int span = layout_ep_shards(layout);
+    size_t copy_of = (size_t)((rank->replicate * layout->tp + rank->tp) * span + rank->shard % span); /* who has other experts has other numbers */
     size_t i = (copy_of * (size_t)due->steps + (size_t)step) * (size_t)(due->units + 1) + slot;
     if (due->state[i] == 0)
         due->state[i] = unit_values_digest(&due->values, rank->rank, step - 1, unit, &due->digest[i]) ? 1 : 2;
@@ -127,9 +129,9 @@ static void check_one(const struct evidence *e, struct check_output *output, int
 static void run(const struct evidence *e, struct check_output *output)
 {
     const struct record *record = e->parallel;
-    struct due_digests due = {unit_values_new(record), record->config.train.steps, unit_count(&record->config.model),
+    struct due_digests due = {unit_values_new(record), record->config.train.steps, gradient_unit_count(&record->config),
                               NULL, NULL};
-    size_t cells = (size_t)(record->config.layout.dp_replicate * record->config.layout.tp) * (size_t)due.steps * (size_t)(due.units + 1);
+    size_t cells = (size_t)(record->config.layout.dp_replicate * record->config.layout.tp * layout_ep_shards(&record->config.layout)) * (size_t)due.steps * (size_t)(due.units + 1);
     due.digest = memory_zalloc(cells * sizeof *due.digest);
     due.state = memory_zalloc(cells);
     for (int step = 0; step < record->config.train.steps; step++) {
