@@ -28,6 +28,14 @@ static double parameter_count(const struct model_config *m)
     return layers + dim + (m->tie_embeddings ? 1 : 2) * (double)m->vocab * dim;
 }
 
+/* Those that expert parallelism spreads. */
+static double expert_parameter_count(const struct model_config *m)
+{
+    double count = 0;
+    for (int l = 0; l < m->layers; l++) count += model_layer_has_experts(m, l) ? 3.0 * m->moe.experts * m->dim * m->moe.expert_ffn : 0;
+    return count;
+}
+
 /* Stored elements a token and layer between forward and backward. */
 static double layer_activation(const struct model_config *m)
 {
@@ -39,13 +47,18 @@ static void add_run(const struct run_config *config, const struct layout *layout
 {
     const struct model_config *m = &config->model;
     double width = (double)format_storage_bytes(run_storage(config)), count = ret->parameters, steps = config->train.steps;
-    double data_ranks = layout_data_ranks(layout), microbatches = layout->microbatches, units = m->layers + 2.0;
-    double tokens = (double)config->train.global_batch * m->seq, tokens_here = tokens / (data_ranks * microbatches);
+    double data_ranks = (double)layout->dp_replicate * layout->dp_shard, microbatches = layout->microbatches, units = m->layers + 2.0;
+    double tokens = (double)config->train.global_batch * m->seq, tokens_here = tokens / (layout_data_ranks(layout) * microbatches);
     double copies = layout->zero == ZERO_3 ? layout->dp_replicate : data_ranks;
     double in_flight = layout->pp < layout->microbatches ? layout->pp : microbatches;
     if (layout->schedule[0] == 'G') in_flight = microbatches; /* GPipe keeps all */
-    ret->state += width * count * (1 + (layout->zero == ZERO_3 ? 2 * data_ranks + 5 * copies : 6 * data_ranks));
-    ret->history += width * count * copies * (2 * steps + 1);
+    double spread = expert_parameter_count(m), ep = layout_ep(layout);
+    const struct { double count, ranks, copies; } shares[] = {
+        {count - spread, data_ranks, copies}, {spread, data_ranks / ep, layout->zero == ZERO_3 ? copies : copies / ep}};
+    for (int i = 0; i < 2; i++) {
+        ret->state += width * shares[i].count * (1 + (layout->zero == ZERO_3 ? 2 * shares[i].ranks + 5 * shares[i].copies : 6 * shares[i].ranks));
+        ret->history += width * shares[i].count * shares[i].copies * (2 * steps + 1);
+    }
     ret->history += steps * units * data_ranks * (64 * data_ranks * microbatches + 256 * microbatches);
     ret->history += steps * units * config->train.global_batch * 3 * 96;
     bool again = layout->recompute.mode == RECOMPUTE_FULL;

@@ -43,6 +43,8 @@ const char *describe_layout(const struct run_config *config, char text[DESCRIBE_
     append_axis(text, &first, "replicas", l->dp_replicate);
     append_axis(text, &first, sharding[l->zero], l->dp_shard);
     append_axis(text, &first, "tensor", l->tp);
+    static const char *const dispatchers[] = {"all_to_all", "all_gather", "replicated"};
+    if (layout_ep(l) > 1) append(text, ", experts over %d (%s)", l->ep, dispatchers[l->dispatcher]);
     if (l->pp > 1) append(text, ", %s", l->schedule);
     append(text, ", %d micro-batch%s of %d sequence%s", l->microbatches, l->microbatches == 1 ? "" : "es", per,
            per == 1 ? "" : "s");

@@ -28,7 +28,7 @@ static bool agrees(double value, double due, double tolerance)
 /* The value that this micro-batch's gradients were divided by; of several the one that is least as due. */
 static double divisor_used(const struct record *record, int data_rank, int step, int microbatch, double due)
 {
-    double used = NAN;
+    double used = NAN, copies = facts_copies_due(&record->config, 0); /* ranks that read the same sequences: their gradients' mean is one data rank's */
     for (int pass = 0; pass < 2 && isnan(used); pass++) {
         for (int r = 0; r < record->ranks; r++) {
             const struct rank_record *rank = &record->rank[r];
@@ -37,7 +37,7 @@ static double divisor_used(const struct record *record, int data_rank, int step,
                 const struct factor_fact *f = &rank->factors.items[i];
                 if (f->step != step || strcmp(f->site->name, "fsdp.grad_divisor") != 0) continue;
                 if (pass == 0 && f->microbatch != microbatch) continue; /* its own reduction, else the step's */
-                if (isnan(used) || fabs(f->value - due) > fabs(used - due)) used = f->value;
+                if (isnan(used) || fabs(f->value / copies - due) > fabs(used - due)) used = f->value / copies;
             }
         }
     }
