@@ -26,7 +26,7 @@ LOSS: the mean over targets; ERROR: |logits - logits of one rank| / |logits of o
 layer: its norm and elements of it, [batch, seq, dim]. router: the same of the gradient of the last layer's router where
 it is not summed over expert ranks, with both sums right in the forward.
 
-    hpsim run scenarios/seed1_states.json --set train.optimizer.lr=0 --dump weights.safetensors
+    hpsim run scenarios/seed1_demo.json --set train.optimizer.lr=0 --dump weights.safetensors
     python3 tools/goldens/make_seed_states.py REPORT.txt weights.safetensors scenarios/corpus.txt tests/goldens/pangu_states.txt
 """
 import json
