@@ -176,6 +176,8 @@ static inline unsigned recompute_within(const struct recompute *r)
     return r->parts | (r->mode == RECOMPUTE_SELECTIVE ? RECOMPUTE_ATTENTION_CORE : 0);
 }
 
+/* What tensor parallelism splits. feed_forward: the shared expert too; vocabulary: embedding and head. */
+enum tensor_part { TENSOR_ATTENTION = 1, TENSOR_FEED_FORWARD = 2, TENSOR_VOCABULARY = 4, TENSOR_PARTS = 7 };
 enum schedule_kind_limits { SCHEDULE_NAME_MAX = 32, STAGES_MAX = 256 };
 enum zero_stage { ZERO_0 = 0, ZERO_1 = 1, ZERO_2 = 2, ZERO_3 = 3 };
 enum sync_mode { SYNC_LAST_MICROBATCH, SYNC_EACH_MICROBATCH };
@@ -189,6 +191,7 @@ struct layout {
     bool experts_over_tp;                   /* expert-parallel groups span the tp ranks too */
     enum moe_dispatcher dispatcher;
     int ep_inner;                           /* all_to_all in two steps: members of an inner group; 0 or 1: in one */
+    unsigned tensor_whole;                  /* of enum tensor_part: what tensor parallelism leaves whole on every tp rank */
     bool sequence_parallel;                 /* has a meaning with tp > 1: between tensor-parallel parts each tp rank has its run of every sequence's positions */
     int microbatches;
     char schedule[SCHEDULE_NAME_MAX];       /* "GPipe", "1F1B" */

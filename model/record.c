@@ -84,12 +84,21 @@ static enum param_cut expert_cut(const struct param_info *info)
     return !is_output ? CUT_ROWS : info->is_bias ? CUT_NONE : CUT_COLUMNS;
 }
 
+static enum tensor_part part_of(const struct run_config *config, const struct param *p)
+{
+    if (p->unit == 0 || p->unit == config->model.layers + 1) return TENSOR_VOCABULARY;
+    return strstr(p->info.name, ".attention.") ? TENSOR_ATTENTION : TENSOR_FEED_FORWARD;
+}
+
 struct param_table param_table_of_run(const struct run_config *config, struct arena *arena)
 {
     struct param_table table = param_table_new(&config->model, arena);
     for (int i = 0; i < table.count; i++) {
         struct param *p = &table.params[i];
-        if (!p->info.is_expert) continue;
+        if (!p->info.is_expert) {
+            if (config->layout.tensor_whole & part_of(config, p)) p->info.cut = CUT_NONE;
+            continue;
+        }
         if (config->layout.etp > 1) p->info.cut = expert_cut(&p->info);
         if (layout_ep(&config->layout) > 1) p->unit = unit_of_experts(&config->model, p->unit - 1);
     }

@@ -100,6 +100,10 @@ void record_rows(struct program *p, int microbatch, int unit, const struct site 
         for (int t = 0; t < seq; t++) checksums[t] = p->run->ops->vector_checksum(data + (size_t)t * row_bytes, row);
         fact.row = checksums;
         p->run->ops->vector_sketch(fact.value, data, (size_t)seq * row);
+        if (p->run->options->keep && site == &site_layer_forward) {
+            void *values = arena_alloc(p->record->arena, (size_t)seq * row_bytes);
+            fact.values = memcpy(values, data, (size_t)seq * row_bytes);
+        }
         record_push(p->record, rows, fact);
     }
 }
@@ -170,7 +174,7 @@ static struct layer_context layer_context(struct program *p, struct microbatch *
     return (struct layer_context){.model = &config->model, .ops = p->run->ops, .precision = &config->precision, .seq = config->model.seq,
         .batch = layout_sequences_per_microbatch(config), .positions = mb->positions,
         .documents = config->model.document_mask ? mb->documents : NULL, .scratch = p->scratch,
-        .tp = config->layout.tp > 1 ? &p->tensor_parallel : NULL, .ep = layout_ep(&config->layout) > 1 || config->layout.etp > 1 ? &p->expert_parallel : NULL, .sequence_split = layout_slices_sequences(&config->layout), .plan = p->run->plan, .where = WHERE_NONE, .record = p->record, .watch = p->run->options->watch,
+        .tp = config->layout.tp > 1 ? &p->tensor_parallel : NULL, .ep = layout_ep(&config->layout) > 1 || config->layout.etp > 1 ? &p->expert_parallel : NULL, .tensor_whole = config->layout.tensor_whole, .sequence_split = layout_slices_sequences(&config->layout), .plan = p->run->plan, .where = WHERE_NONE, .record = p->record, .watch = p->run->options->watch,
         .recompute = recompute_within(&config->layout.recompute),
         .dropout = {.seed = config->seed, .step = p->step, .first_sequence = mb->first_sequence,
                     .of_rank_0 = mb->first_sequence - (int64_t)p->data_rank * (config->train.global_batch / p->context.data_ranks),

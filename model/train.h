@@ -31,6 +31,7 @@ struct train_options {
     bool trace;
     bool watch;                            /* note what collectives were given and gave, and writes to buffers under way: a few passes over every gradient */
     bool look;                             /* note what passes the sites inside layers, a row at a time (rows_fact) */
+    bool keep;                             /* with look: at the end of each layer the values too */
     const struct token_edit *edit;         /* NULL: none */
     const bool *left_out;                  /* [steps]: loss scaling leaves exactly these updates out; NULL: it decides */
     volatile int *stop;                    /* may be NULL */

@@ -87,6 +87,7 @@ struct layer_context {                    /* what is the same for all layers of 
     const int32_t *positions;             /* [T] */
     const int32_t *documents;             /* [T], or NULL where the mask does not use them */
     const struct tensor_parallel *tp;
+    unsigned tensor_whole;                /* of enum tensor_part: computed whole on every tp rank, as if there were one */
     const struct expert_parallel *ep;
     bool sequence_split;                  /* between tensor-parallel parts each tp rank has its run of every sequence's positions */
     const struct tensor_parallel *slices; /* of a block that sees its slice alone (layers/moe.c): who has the others; NULL elsewhere */

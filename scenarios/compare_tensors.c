@@ -45,14 +45,6 @@ static void index_free(struct tensor_index *index)
     free(index->pieces);
 }
 
-/* Where an element of a rank's part lies in the whole parameter. */
-static size_t whole_index(const struct record *record, const struct param *param, const struct tensor_fact *fact, size_t element)
-{
-    int tp = record->config.layout.tp;
-    if (tp == 1 || param->info.cut == CUT_NONE) return element;
-    return (size_t)param_cut_element(&param->info, tp, fact->part, (int64_t)element);
-}
-
 /* The whole parameter as fp64. Returns the norm of the terms behind it; false in ret_any where no shard has it. */
 static double put_together(const struct record *record, const struct tensor_index *index, size_t key,
                            const struct param *param, double *values, bool *ret_any)
@@ -66,7 +58,7 @@ static double put_together(const struct record *record, const struct tensor_inde
         size_t first = (size_t)fact->first, length = (size_t)fact->elements;
         enum format storage = run_storage(&record->config);
         for (size_t i = 0; i < length; i++) {
-            size_t at = whole_index(record, param, fact, first + i);
+            size_t at = facts_whole_element(record, fact, first + i);
             if (at < count) values[at] = format_get(fact->data, i, storage);
         }
         terms += fact->terms_norm * fact->terms_norm;
@@ -93,7 +85,7 @@ static void blame_ranks(struct comparison *c, struct difference *d, const struct
         size_t first = (size_t)fact->first, length = (size_t)fact->elements;
         double sum = 0;
         for (size_t k = first; k < first + length; k++) {
-            size_t i = whole_index(c->parallel, param, fact, k);
+            size_t i = facts_whole_element(c->parallel, fact, k);
             sum += (a[i] - b[i]) * (a[i] - b[i]);
         }
         double error = sqrt(sum) / denominator;

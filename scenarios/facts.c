@@ -124,6 +124,14 @@ int64_t facts_rows_of(const struct record *record, int param)
     return rows;
 }
 
+size_t facts_whole_element(const struct record *record, const struct tensor_fact *fact, size_t element)
+{
+    int tp = record->config.layout.tp;
+    const struct param_info *info = &record->params.params[fact->param].info;
+    if (tp == 1 || info->cut == CUT_NONE) return element;
+    return (size_t)param_cut_element(info, tp, fact->part, (int64_t)element);
+}
+
 int64_t facts_elements_of(const struct record *record, int param)
 {
     int64_t rows, columns;

@@ -29,6 +29,8 @@ const struct sample_fact *facts_sample(const struct rank_record *rank, int step,
 const struct rank_record *facts_rank(const struct record *record, int stage, int data_rank);
 /* Elements of one rank's part of a parameter, before FSDP shards it. */
 int64_t facts_elements_of(const struct record *record, int param);
+/* Where an element of a rank's part lies in the whole parameter. */
+size_t facts_whole_element(const struct record *record, const struct tensor_fact *fact, size_t element);
 int64_t facts_rows_of(const struct record *record, int param);
 bool facts_is_last_stage(const struct record *record, const struct rank_record *rank);
 /* The run went to its end: what is not there was not done. */

@@ -157,15 +157,46 @@ static bool check_ranks(struct reader *reader, const struct layout *l)
 }
 
 /* Tensor parallelism splits heads, hidden widths and the vocabulary, none of them unevenly. */
-static bool check_tensor_parallel(struct reader *reader, const struct model_config *m, int tp)
+static const struct { const char *name; enum tensor_part part; } tensor_parts[] = {
+    {"attention", TENSOR_ATTENTION}, {"feed_forward", TENSOR_FEED_FORWARD}, {"vocabulary", TENSOR_VOCABULARY},
+};
+
+static bool read_tensor_parts(struct reader *reader, struct layout *l)
 {
-    const struct { const char *path, *name; int number; } split[] = {
-        {"model.heads", "heads", m->heads}, {"model.kv_heads", "kv_heads", m->kv_heads}, {"model.ffn", "ffn", m->ffn},
-        {"model.vocab", "vocab", m->vocab}, {"model.moe.shared_ffn", "shared_ffn", m->moe.experts > 0 ? m->moe.shared_ffn : 0},
+    const cJSON *list = reader_item(reader, "parallel.tensor_parts");
+    const char *names[] = {tensor_parts[0].name, tensor_parts[1].name, tensor_parts[2].name};
+    unsigned split = 0;
+    int at = 0;
+    for (const cJSON *item = list ? list->child : NULL; item; item = item->next, at++) {
+        int found = 0;
+        while (found < 3 && strcmp(names[found], item->valuestring) != 0) found++;
+        if (found < 3) {
+            split |= tensor_parts[found].part;
+            continue;
+        }
+        char path[48], shown[FOREIGN_TEXT];
+        snprintf(path, sizeof path, "parallel.tensor_parts[%d]", at);
+        const char *near = spelling_nearest(item->valuestring, names, 3);
+        if (near) return reader_fail(reader, path, "unknown part '%s'; did you mean '%s'?", foreign(item->valuestring, shown), near);
+        return reader_fail(reader, path, "unknown part '%s'; allowed: attention, feed_forward, vocabulary", foreign(item->valuestring, shown));
+    }
+    l->tensor_whole = split ? TENSOR_PARTS & ~split : 0;
+    return !l->tensor_whole || !layout_slices_sequences(l) ||
+           reader_fail_among(reader, BLAME("parallel.tensor_parts", "parallel.sequence_parallel"),
+                             "sequence parallelism gathers and scatters at every part that tensor parallelism splits, and some are left whole; allowed: sequence_parallel false, or all three parts");
+}
+
+static bool check_tensor_parallel(struct reader *reader, const struct model_config *m, const struct layout *l)
+{
+    int tp = l->tp;
+    const struct { const char *path, *name; int number; enum tensor_part part; } split[] = {
+        {"model.heads", "heads", m->heads, TENSOR_ATTENTION}, {"model.kv_heads", "kv_heads", m->kv_heads, TENSOR_ATTENTION},
+        {"model.ffn", "ffn", m->ffn, TENSOR_FEED_FORWARD}, {"model.vocab", "vocab", m->vocab, TENSOR_VOCABULARY},
+        {"model.moe.shared_ffn", "shared_ffn", m->moe.experts > 0 ? m->moe.shared_ffn : 0, TENSOR_FEED_FORWARD},
     };
     char list[LIST_TEXT];
     for (size_t i = 0; i < sizeof split / sizeof split[0]; i++) {
-        if (split[i].number % tp == 0) continue;
+        if (split[i].number % tp == 0 || l->tensor_whole & split[i].part) continue;
         return reader_fail_among(reader, BLAME("parallel.tp", split[i].path), "%s %d do not split into tp %d: %d / %d = %.2f; nearest %s: %s",
                                  split[i].name, split[i].number, tp, split[i].number, tp, (double)split[i].number / tp, split[i].name,
                                  multiples(split[i].number, tp, list));
@@ -449,7 +480,7 @@ bool validate_scenario(struct reader *reader, struct draft *draft)
     l->send_sync = draft->send == 1;
     return set_architecture(reader, draft) && check_latent(reader, draft, &config->model) && check_experts(reader, draft, &config->model.moe) &&
            check_heads(reader, draft, &config->model) && check_adapter(reader, &config->model) && check_ranks(reader, l) &&
-           check_tensor_parallel(reader, &config->model, l->tp) && check_sequence_parallel(reader, &config->model, l) &&
+           read_tensor_parts(reader, &config->layout) && check_tensor_parallel(reader, &config->model, l) && check_sequence_parallel(reader, &config->model, l) &&
            check_expert_parallel(reader, &config->model, l) && check_layers(reader, config->model.layers, l) && check_sharding(reader, l) &&
            check_batch(reader, config->train.global_batch, l) && read_recompute(reader, config) && set_precision(reader, draft) && check_frozen(reader, config);
 }

@@ -20,8 +20,9 @@ static const int32_t *own_rows(const struct layer_context *context, const int32_
     return own;
 }
 
-void embedding_forward(const struct layer_context *context, struct tensor y, const int32_t *tokens, struct tensor weight)
+void embedding_forward(const struct layer_context *whole_context, struct tensor y, const int32_t *tokens, struct tensor weight)
 {
+    const struct layer_context own = layer_part_context(whole_context, TENSOR_VOCABULARY), *context = &own;
     struct arena_mark mark = arena_mark(context->scratch);
     if (context->tp) {
         struct tensor part = context->sequence_split ? layer_matrix_alloc(context, y.shape[1], context->scratch) : y;
@@ -36,8 +37,9 @@ void embedding_forward(const struct layer_context *context, struct tensor y, con
     arena_release(context->scratch, mark);
 }
 
-void embedding_backward(const struct layer_context *context, struct tensor dweight, const int32_t *tokens, struct tensor dy)
+void embedding_backward(const struct layer_context *whole_context, struct tensor dweight, const int32_t *tokens, struct tensor dy)
 {
+    const struct layer_context own = layer_part_context(whole_context, TENSOR_VOCABULARY), *context = &own;
     struct arena_mark mark = arena_mark(context->scratch);
     dy = sequence_gather(context, &site_sp_output_grad_gather, dy, context->precision->residual, context->scratch);
     if (context->sequence_split && !layer_choice(context, &site_sp_slice_end, 0, true)) sequence_drop_last(context, dy); /* gathered: ours */

@@ -75,9 +75,10 @@ static void merge_parts(const struct layer_context *context, struct head_saved *
     arena_release(context->scratch, mark);
 }
 
-struct head_saved *head_forward(const struct layer_context *context, struct tensor token_loss, struct tensor x,
+struct head_saved *head_forward(const struct layer_context *whole_context, struct tensor token_loss, struct tensor x,
                                 const int32_t *targets, const struct head_weights *weights, struct arena *arena)
 {
+    const struct layer_context own = layer_part_context(whole_context, TENSOR_VOCABULARY), *context = &own;
     const struct model_config *model = context->model;
     const struct ops *ops = context->ops;
     int64_t rows = layer_rows(context);
@@ -114,10 +115,11 @@ static void target_gradient(const struct head_saved *saved, struct tensor weight
     }
 }
 
-void head_backward_input(const struct layer_context *context, struct tensor dx, struct tensor weight,
+void head_backward_input(const struct layer_context *whole_context, struct tensor dx, struct tensor weight,
                          const int32_t *targets, const struct head_weights *weights, struct head_saved *saved,
                          struct arena *arena)
 {
+    const struct layer_context own = layer_part_context(whole_context, TENSOR_VOCABULARY), *context = &own;
     const struct ops *ops = context->ops;
     ASSERT_MESSAGE(saved->dnormed.data == NULL, "the logits are gone after one head_backward_input");
     ASSERT(weight.dims == 1 && weight.shape[0] == layer_rows(context) && weight.storage == ops->storage);
@@ -132,9 +134,10 @@ void head_backward_input(const struct layer_context *context, struct tensor dx, 
     tensor_round(dx, context->precision->residual);
 }
 
-void head_backward_weight(const struct layer_context *context, struct head_weights *gradients,
+void head_backward_weight(const struct layer_context *whole_context, struct head_weights *gradients,
                           struct head_saved *saved)
 {
+    const struct layer_context own = layer_part_context(whole_context, TENSOR_VOCABULARY), *context = &own;
     const struct ops *ops = context->ops;
     ASSERT_MESSAGE(saved->dnormed.data != NULL, "head_backward_weight before head_backward_input");
 

@@ -71,6 +71,12 @@ void layer_params(const struct model_config *model, int layer, struct param_info
     }
 }
 
+/* A block's context: layer_part_context. */
+static struct layer_context block_context(const struct layer_context *context, int block)
+{
+    return layer_part_context(context, block == 0 ? TENSOR_ATTENTION : TENSOR_FEED_FORWARD);
+}
+
 static void layer_check(const struct layer_context *context, struct tensor t)
 {
     ASSERT(t.dims == 2 && t.shape[0] == layer_slice_rows(context) && t.shape[1] == context->model->dim);
@@ -87,7 +93,8 @@ struct layer_saved *layer_forward(const struct layer_context *context, struct te
     saved->blocks = layer_blocks(context->model, context->layer);
     for (int i = 0; i < LAYER_BLOCKS; i++) {
         struct tensor out = i == LAYER_BLOCKS - 1 ? y : layer_slice_alloc(context, context->model->dim, arena);
-        saved->block[i] = layer_kinds[saved->blocks.kind[i]].forward(context, out, x, weights + saved->blocks.weights_at[i], arena);
+        struct layer_context own = block_context(context, i);
+        saved->block[i] = layer_kinds[saved->blocks.kind[i]].forward(&own, out, x, weights + saved->blocks.weights_at[i], arena);
         x = out;
     }
     return saved;
@@ -101,7 +108,8 @@ void layer_backward_input(const struct layer_context *context, struct tensor dx,
     ASSERT(dx.data != dy.data);
     for (int i = LAYER_BLOCKS - 1; i >= 0; i--) {
         struct tensor in = i == 0 ? dx : layer_slice_alloc(context, context->model->dim, arena);
-        layer_kinds[saved->blocks.kind[i]].backward_input(context, in, dy, weights + saved->blocks.weights_at[i], saved->block[i], arena);
+        struct layer_context own = block_context(context, i);
+        layer_kinds[saved->blocks.kind[i]].backward_input(&own, in, dy, weights + saved->blocks.weights_at[i], saved->block[i], arena);
         dy = in;
     }
 }
@@ -109,8 +117,10 @@ void layer_backward_input(const struct layer_context *context, struct tensor dx,
 void layer_backward_weight(const struct layer_context *context, struct tensor *gradients,
                            struct layer_saved *saved)
 {
-    for (int i = LAYER_BLOCKS - 1; i >= 0; i--)
-        layer_kinds[saved->blocks.kind[i]].backward_weight(context, gradients + saved->blocks.weights_at[i], saved->block[i]);
+    for (int i = LAYER_BLOCKS - 1; i >= 0; i--) {
+        struct layer_context own = block_context(context, i);
+        layer_kinds[saved->blocks.kind[i]].backward_weight(&own, gradients + saved->blocks.weights_at[i], saved->block[i]);
+    }
 }
 
 double layer_recompute_flops(const struct model_config *model, const struct recompute *recompute, int layer, int64_t tokens)

@@ -45,6 +45,14 @@ enum { LAYER_BLOCKS = 2 };
 struct layer_blocks { enum layer_kind_index kind[LAYER_BLOCKS]; int weights_at[LAYER_BLOCKS + 1]; };
 struct layer_blocks layer_blocks(const struct model_config *model, int layer);
 
+/* The context of a part of the model: without tp ranks where tensor parallelism leaves it whole. */
+static inline struct layer_context layer_part_context(const struct layer_context *context, enum tensor_part part)
+{
+    struct layer_context own = *context;
+    if (context->tensor_whole & part) own.tp = NULL;
+    return own;
+}
+
 /* Values inside a block pass a tensor site, and are looked at. */
 void layer_tensor(const struct layer_context *context, const struct site *site, int part, struct tensor rows);
 void layer_note(const struct layer_context *context, const struct site *site, int part, struct tensor rows);

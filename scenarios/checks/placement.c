@@ -34,6 +34,17 @@ static bool has_shared(const struct model_config *model, int layer)
     return !model_layer_has_experts(model, layer) || model->moe.shared_ffn > 0;
 }
 
+static bool is_split(const struct run_config *config, enum tensor_part part)
+{
+    return !(config->layout.tensor_whole & part);
+}
+
+/* Sums of a layer: of so many from attention, and one of its feed-forward network or shared expert. */
+static int sums_of_layer(const struct run_config *config, int layer, int of_attention)
+{
+    return (is_split(config, TENSOR_ATTENTION) ? of_attention : 0) + (is_split(config, TENSOR_FEED_FORWARD) && has_shared(&config->model, layer));
+}
+
 /* Gathers along the sequence: of a block's input, or of both latents, before its column-parallel matrices; of a row-parallel one's
  * output gradient, and the embedding's. */
 static int gathers_due(const struct run_config *config, const struct site *site, int unit, int forwards)
@@ -57,11 +68,12 @@ static int calls_due(const struct run_config *config, const struct site *site, i
     int forwards = config->layout.recompute.mode == RECOMPUTE_FULL ? 2 : 1; /* a layer's forward is run again, its sums with it */
     bool is_layer = unit >= 1 && unit <= model->layers, head = unit == model->layers + 1;
     if (site == &site_sp_gather || site == &site_sp_gather_again || site == &site_sp_output_grad_gather) return gathers_due(config, site, unit, forwards);
+    if (!is_layer && !is_split(config, TENSOR_VOCABULARY)) return 0;
     if (site == &site_tp_embedding_reduce) return unit == 0;
     if (site == &site_tp_loss_max || site == &site_tp_loss_reduce) return head;
-    if (site == &site_tp_row_reduce) return is_layer ? forwards * (1 + has_shared(model, unit - 1)) : 0;
+    if (site == &site_tp_row_reduce) return is_layer ? forwards * sums_of_layer(config, unit - 1, 1) : 0;
     if (head) return 1;
-    return is_layer ? (model->attention == ATTENTION_MLA ? 2 : 1) + has_shared(model, unit - 1) : 0;
+    return is_layer ? sums_of_layer(config, unit - 1, model->attention == ATTENTION_MLA ? 2 : 1) : 0;
 }
 
 static enum format format_due(const struct run_config *config, const struct site *site)

@@ -1,9 +1,10 @@
 /* dump: the parallel run's parameters after the last step, and that step's raw gradients, in their full
- * shapes and under their own names, put together from every rank's rows. The tied copy of an embedding is
+ * shapes and under their own names, put together from every rank's rows (with tensor parallelism, of its part). The tied copy of an embedding is
  * left out; where a run did not write some rows they stay NaN. */
 #include <stdlib.h>
 #include <string.h>
 #include "model/safetensors.h"
+#include "scenarios/facts.h"
 #include "tools/command.h"
 #include "tools/report/report.h"
 
@@ -19,7 +20,8 @@ static void take_rows(const struct record *record, int param, enum tensor_kind k
             if (f->param != param || f->kind != kind || f->step != step || f->replica != 0 || f->unit != p->unit ||
                 !f->data)
                 continue;
-            memcpy(data + (size_t)f->first * bytes, f->data, (size_t)f->elements * bytes);
+            for (size_t k = 0; k < (size_t)f->elements; k++)
+                memcpy(data + facts_whole_element(record, f, (size_t)f->first + k) * bytes, (const char *)f->data + k * bytes, bytes);
             *ret_rows += f->elements;
         }
     }
