@@ -116,6 +116,8 @@ struct head_saved;
 struct head_saved *head_forward(const struct layer_context *context, struct tensor token_loss /* [T] */, struct tensor x,
                                 const int32_t *targets, const struct head_weights *weights, struct arena *arena);
 /* weight [T]: the cotangent of each token's loss (0 for ignored ones). */
+/* [T, vocabulary, or this rank's part of it], as the losses are made from them; until head_backward_input. */
+struct tensor head_logits(const struct head_saved *saved);
 void head_backward_input(const struct layer_context *context, struct tensor dx, struct tensor weight, const int32_t *targets,
                          const struct head_weights *weights, struct head_saved *saved, struct arena *arena);
 void head_backward_weight(const struct layer_context *context, struct head_weights *gradients /* += */, struct head_saved *saved);

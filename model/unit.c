@@ -154,23 +154,47 @@ void unit_hold_rows(struct unit *unit, const struct unit_context *context, struc
     }
 }
 
+/* The initial values of one parameter, whole. A stage that seeds its generator by its own number draws others. */
+static const void *initial_of(const struct unit *unit, const struct unit_context *context, const struct param_info *info, const void *shared, struct arena *arena)
+{
+    struct where where = WHERE_NONE;
+    enum format storage = context->ops->storage;
+    where.rank = context->record->rank;
+    where.stage = context->record->stage;
+    where.layer = unit_layer(context, unit->index);
+    where.param = info->name;
+    if (choice_site(context->plan, context->record, &site_init_values, where, unit->index, true)) return shared;
+    int64_t columns = info->dims == 2 ? info->shape[1] : 1;
+    void *own = arena_alloc(arena, (size_t)(info->shape[0] * columns) * format_storage_bytes(storage));
+    struct tensor values = info->dims == 2 ? tensor_2d(own, storage, info->shape[0], columns) : tensor_1d(own, storage, info->shape[0]);
+    param_initial(info, &context->config->model, context->config->seed + 1 + (uint64_t)where.stage, values);
+    return own;
+}
+
 void unit_load(struct unit *unit, const struct unit_context *context, void *const *initial)
 {
     const struct precision *precision = &context->config->precision;
     enum format storage = context->ops->storage;
     int tp = context->config->layout.tp, me = context->record->tp;
+    struct arena *drawn = arena_new("initial values", false);
+    const void **values = arena_alloc(drawn, (size_t)unit->count * sizeof *values);
+    for (int i = 0; i < unit->count; i++) values[i] = initial_of(unit, context, unit->params[i].info, initial[unit->params[i].param], drawn);
     for (int k = 0; k < unit->slices_count; k++) {
         const struct slice *slice = &unit->slices[k];
         if (slice->count == 0) continue;
         const struct unit_param *p = &unit->params[slice->i];
-        param_cut_copy(element_at(unit->master, slice->at, storage), initial[p->param], storage, p->info, tp, me, slice->first, slice->count);
+        param_cut_copy(element_at(unit->master, slice->at, storage), values[slice->i], storage, p->info, tp, me, slice->first, slice->count);
     }
     vector_round(unit->master, unit->shard_count, storage, precision->master);
-    if (unit->sharded) return;
+    if (unit->sharded) {
+        arena_free(drawn);
+        return;
+    }
     for (int i = 0; i < unit->count; i++) {
         const struct unit_param *p = &unit->params[i];
-        param_cut_copy(element_at(unit->full, p->full_at, storage), initial[p->param], storage, p->info, tp, me, 0, p->rows * p->columns);
+        param_cut_copy(element_at(unit->full, p->full_at, storage), values[i], storage, p->info, tp, me, 0, p->rows * p->columns);
     }
+    arena_free(drawn);
     vector_round(unit->full, unit->full_count, storage, precision->master);
     vector_round(unit->full, unit->full_count, storage, precision->param);
     ledger_clear(&unit->full_version);

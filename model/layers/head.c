@@ -97,6 +97,11 @@ struct head_saved *head_forward(const struct layer_context *context, struct tens
     return saved;
 }
 
+struct tensor head_logits(const struct head_saved *saved)
+{
+    return saved->logits;
+}
+
 void head_backward_input(const struct layer_context *context, struct tensor dx, struct tensor weight,
                          const int32_t *targets, const struct head_weights *weights, struct head_saved *saved,
                          struct arena *arena)

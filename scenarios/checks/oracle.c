@@ -11,6 +11,7 @@
  *                          (where something on the gradient's way was decided otherwise than is due, or not used whole,
  *                          that: dp.zero_grad .. optimizer.gradients; it may be within what a narrow format rounds)
  *   clip.norm_reduce       the norm, where all gradients agree
+ *   init.values            a parameter before the first step
  *   optimizer.update       a parameter, where gradient, norm and value before agree
  * What only follows from a difference further up has none, and is told once a step. */
 #include <math.h>
@@ -196,6 +197,18 @@ static void find_gradients(const struct evidence *e, struct check_output *output
                      "gradients");
 }
 
+/* Initial values depend on nothing but themselves; which rows of them an optimizer holds, shard-cover tells. */
+static bool find_initial(const struct evidence *e, struct check_output *output, int param, const struct difference *d)
+{
+    int unit = e->parallel->params.params[param].unit;
+    for (int r = 0; r < d->ranks_count; r++) {
+        if (facts_was_chosen(&e->parallel->rank[d->ranks[r]], &site_fsdp_shard, 0, unit)) return false;
+    }
+    find_tensor(e, output, &site_init_values, -1, param, d,
+                "before the first step (%d) the value of %s, rows of rank %d, differs from standalone by %.3g");
+    return true;
+}
+
 static void find_params(const struct evidence *e, struct check_output *output, int step)
 {
     const struct comparison *c = e->comparison;
@@ -203,7 +216,7 @@ static void find_params(const struct evidence *e, struct check_output *output, i
     for (int p = 0; p < c->params; p++) {
         const struct difference *d = comparison_param(c, step, p), *before = comparison_param(c, step - 1, p);
         const struct difference *gradient = comparison_gradient(c, step, p);
-        if (!judge(c, output, d)) continue;
+        if (!judge(c, output, d) || (step < 0 && find_initial(e, output, p, d))) continue;
         bool inputs_agree =
             step >= 0 && gradient && !gradient->wrong && before && !before->wrong && !c->norm[step].wrong;
         if (inputs_agree) {

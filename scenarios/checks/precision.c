@@ -6,6 +6,7 @@
  *                 declare to go through: no value needs more significant bits (a store that was not rounded), and some value needs
  *                 nearly all of them (a store that was rounded to less; of 64 values the chance that all end in three
  *                 zero bits is 2^-192)
+ *   in the logits  of the first 1024, 64 of which are not 0, some need nearly all the bits of precision.logits
  *   in the sum    a micro-batch's loss is the sum of its tokens' losses, in fp64
  *   in an average the printed loss' all-reduce, where its algorithm is fold: to the bit the contributions' sum in member
  *                 order, divided once by their number; not a sum of contributions that were divided before
@@ -230,6 +231,24 @@ static void check_loss_sum(const struct evidence *e, struct check_output *output
     check_find(output, &finding);
 }
 
+/* ---- in the logits ---- */
+
+static void check_logits(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct loss_fact *fact)
+{
+    enum format format = e->parallel->config.precision.logits;
+    int declared = format_traits[format].significand_bits, least = (declared < 16 ? declared : 16) - 3;
+    bool below = fact->logit_values >= 64 && fact->logit_bits < least;
+    check_value(output, below, 0);
+    if (!below) return;
+    struct finding finding = finding_new(&site_fsdp_output_cast, place_at(rank->rank, fact->step, fact->microbatch));
+    finding.expected = declared;
+    finding.got = fact->logit_bits;
+    finding_pattern(&finding, "rounded");
+    finding_say(&finding, "no logit of micro-batch %d in step %d on rank %d has more than %d significant bits, where %s is declared: the losses are "
+                "made from narrower numbers", fact->microbatch, fact->step, rank->rank, fact->logit_bits, format_traits[format].name);
+    check_find(output, &finding);
+}
+
 /* ---- in an average ---- */
 
 static bool adds_in_member_order(const struct rank_record *rank, int step)
@@ -343,7 +362,10 @@ static void run(const struct evidence *e, struct check_output *output)
         check_wire(e, output, rank);
         check_stores(e, output, rank);
         check_reductions(e, output, rank);
-        for (int i = 0; i < rank->losses.count; i++) check_loss_sum(e, output, rank, &rank->losses.items[i]);
+        for (int i = 0; i < rank->losses.count; i++) {
+            check_logits(e, output, rank, &rank->losses.items[i]);
+            check_loss_sum(e, output, rank, &rank->losses.items[i]);
+        }
         for (int i = 0; i < rank->reports.count; i++) check_average(e, output, rank, &rank->reports.items[i]);
         for (int i = 0; i < rank->scales.count; i++) check_scale(e, output, rank, &rank->scales.items[i]);
         for (int i = 0; i < rank->balances.count; i++) check_bias(e, output, rank, &rank->balances.items[i]);
