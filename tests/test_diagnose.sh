@@ -15,6 +15,7 @@
 hpsim=$(realpath "$1")
 cd "$2/scenarios" || exit 99
 every=${3:-1}
+scenarios=${SCENARIOS:-$(ls cause_*.json defect_*.json fault_*.json)}
 [ $# -gt 3 ] && shift 3 && modes=$* || modes='exact printed loss foreign'
 work=$(mktemp -d) || exit 99
 trap 'rm -rf "$work"' EXIT
@@ -67,7 +68,7 @@ diagnose() { # diagnose MODE SCENARIO FAULT
 
 : >"$work/rows"
 number=0
-for scenario in fault_*.json; do
+for scenario in $scenarios; do
     number=$((number + 1))
     [ $((number % every)) -eq 0 ] || continue
     fault=$(sed -n 's/.*"faults": \[{"fault": "\([^"]*\)".*/\1/p' "$scenario")
