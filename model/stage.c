@@ -246,8 +246,9 @@ static struct factor_numbers loss_numbers(const struct program *p, const struct 
     return numbers;
 }
 
-/* Weights of a micro-batch's tokens: seed, for each sequence times what is due for it over what is for the first. */
-static void weigh_tokens(struct program *p, struct microbatch *mb, struct loss_fact *fact, const struct factor_numbers *first)
+/* Weights of a micro-batch's tokens: seed, for each sequence times what is due for it over what is for the first.
+ * summed[i]: the running sum of their losses before sequence i, as it was kept, from which the print is made. */
+static void weigh_tokens(struct program *p, struct microbatch *mb, struct loss_fact *fact, const double *summed, const struct factor_numbers *first)
 {
     const struct run_config *config = p->run->config;
     const struct loss_convention *convention = loss_convention_of(config);
@@ -263,7 +264,7 @@ static void weigh_tokens(struct program *p, struct microbatch *mb, struct loss_f
             sum += fact->token_loss[t];
         }
         fact->backward_loss += sum * weight;
-        reported += sum * fact->logged * (loss_value(convention->logged, &own) / logged);
+        reported += (summed[i + 1] - summed[i]) * fact->logged * (loss_value(convention->logged, &own) / logged);
     }
     fact->token_weight = weights;
     p->report += reported;
@@ -276,10 +277,12 @@ static void note_loss(struct program *p, int microbatch, struct microbatch *mb)
     int64_t rows = rows_of(p);
     struct loss_fact fact = {.step = p->step, .microbatch = microbatch, .positions = rows, .token_count = rows};
     double *losses = arena_alloc(p->record->arena, (size_t)rows * sizeof *losses);
+    double *summed = arena_zalloc(mb->arena, (size_t)(rows / config->model.seq + 1) * sizeof *summed);
     for (int64_t t = 0; t < rows; t++) {
         losses[t] = format_get(mb->token_loss.data, (size_t)t, mb->token_loss.storage);
         fact.loss_sum += losses[t];
         if (p->run->plan) tensor_site(p->run->plan, &site_loss_sum, program_where(p, microbatch, -1), tensor_1d(&fact.loss_sum, FORMAT_FP64, 1));
+        summed[t / config->model.seq + 1] = fact.loss_sum;
         fact.valid += mb->targets[t] != TARGET_IGNORED;
         fact.unshifted += mb->documents[t] != DOCUMENT_PADDING;
     }
@@ -297,7 +300,7 @@ static void note_loss(struct program *p, int microbatch, struct microbatch *mb)
     fact.logged = factor_site(p->run->plan, &site_loss_report, where, logged, &p->numbers);
     mb->seed = fact.seed;
     mb->token_weight = tensor_1d(arena_alloc(mb->arena, (size_t)rows * format_storage_bytes(storage_of(p))), storage_of(p), rows);
-    weigh_tokens(p, mb, &fact, &first);
+    weigh_tokens(p, mb, &fact, summed, &first);
     record_push(p->record, losses, fact);
     struct factor_fact factors[2] = {{&site_loss_denominator, p->step, microbatch, -1, fact.denominator, p->step, 0},
                                      {&site_pp_loss_scale, p->step, microbatch, -1, fact.scale, p->step, 0}};
