@@ -156,7 +156,7 @@ static struct layer_context layer_context(struct program *p, struct microbatch *
 {
     const struct run_config *config = p->run->config;
     return (struct layer_context){.model = &config->model, .ops = p->run->ops, .precision = &config->precision, .seq = config->model.seq,
-        .batch = layout_sequences_per_microbatch(config), .positions = mb->positions,
+        .batch = layout_sequences_per_microbatch(config), .sequence_chunks = config->train.sequence_chunks, .positions = mb->positions,
         .documents = config->model.document_mask ? mb->documents : NULL, .scratch = p->scratch,
         .tp = config->layout.tp > 1 ? &p->tensor_parallel : NULL, .plan = p->run->plan, .where = WHERE_NONE, .record = p->record, .watch = p->run->options->watch,
         .recompute = recompute_within(&config->layout.recompute),

@@ -11,7 +11,10 @@
  * has; dn is a sum over tp.
  *
  * The logits are by far the largest tensor here: they are kept once, and dz takes their place. So
- * head_backward_input runs at most once after each forward. */
+ * head_backward_input runs at most once after each forward. Or they are made in chunks, a part of one sequence after the
+ * other (train.sequence_chunks): then one chunk is all that is ever there, and each is made again for dx and once more for dW.
+ * A row's logits depend on its own row alone and dW's chain goes on over the rows in their order, so the bits are the same.
+ * Limit: with tensor parallelism the logits are made at once. */
 #include "model/layers/layers.h"
 #include "model/layers/linear.h"
 #include "model/layers/tensor_parallel.h"
@@ -25,6 +28,9 @@ struct head_saved {
     struct tensor x, rstd, normed;
     struct tensor logits, lse;      /* dz is in `logits` from backward_input on */
     struct tensor dnormed;          /* without data before backward_input */
+    int64_t chunk;                  /* rows of `logits`: all, or those of a chunk */
+    enum format format;             /* of the logits */
+    struct tensor output, weight;   /* chunks: what dz is made from once more, from backward_input on */
     const int32_t *targets;         /* within this rank's part of the vocabulary; -2: in another */
 };
 
@@ -72,6 +78,37 @@ static void merge_parts(const struct layer_context *context, struct head_saved *
     arena_release(context->scratch, mark);
 }
 
+static struct tensor some_rows(struct tensor t, int64_t first, int64_t count)
+{
+    t.data = (char *)t.data + (size_t)(first * t.stride[0] * format_storage_bytes(t.storage));
+    t.shape[0] = count;
+    return t;
+}
+
+static int64_t chunk_of(const struct layer_context *context)
+{
+    bool chunked = context->sequence_chunks > 1 && !context->tp;
+    return chunked ? context->seq / context->sequence_chunks : layer_rows(context);
+}
+
+static bool is_chunked(const struct head_saved *saved)
+{
+    return saved->chunk < saved->x.shape[0];
+}
+
+static void make_logits(const struct layer_context *context, struct head_saved *saved, struct tensor output, int64_t first)
+{
+    linear_forward(context, saved->format, saved->logits, some_rows(saved->normed, first, saved->chunk), output, no_bias);
+}
+
+/* dz in the place of the logits that are there. */
+static void make_dz(const struct layer_context *context, struct head_saved *saved, struct tensor weight, int64_t first)
+{
+    context->ops->cross_entropy_backward(saved->logits, saved->logits, some_rows(saved->lse, first, saved->chunk), saved->targets + first,
+                                         some_rows(weight, first, saved->chunk));
+    tensor_round(saved->logits, context->precision->logits);
+}
+
 struct head_saved *head_forward(const struct layer_context *context, struct tensor token_loss, struct tensor x,
                                 const int32_t *targets, const struct head_weights *weights, struct arena *arena)
 {
@@ -88,11 +125,15 @@ struct head_saved *head_forward(const struct layer_context *context, struct tens
     ops->rmsnorm_forward(saved->normed, saved->rstd, x, weights->norm, model->norm_eps);
     tensor_round(saved->normed, precision_activation(context->precision));
     int64_t vocab = weights->output.shape[0];
-    saved->logits = layer_matrix_alloc(context, vocab, arena);
-    linear_forward(context, context->precision->logits, saved->logits, saved->normed, weights->output, no_bias);
+    saved->chunk = chunk_of(context);
+    saved->format = context->precision->logits;
+    saved->logits = tensor_2d(arena_alloc(arena, (size_t)(saved->chunk * vocab) * format_storage_bytes(ops->storage)), ops->storage, saved->chunk, vocab);
     saved->lse = layer_vector_alloc(context, rows, arena);
     saved->targets = own_targets(context, targets, vocab, arena);
-    ops->cross_entropy_forward(token_loss, saved->lse, saved->logits, saved->targets);
+    for (int64_t first = 0; first < rows; first += saved->chunk) {
+        make_logits(context, saved, weights->output, first);
+        ops->cross_entropy_forward(some_rows(token_loss, first, saved->chunk), some_rows(saved->lse, first, saved->chunk), saved->logits, saved->targets + first);
+    }
     if (context->tp) merge_parts(context, saved, token_loss, targets);
     return saved;
 }
@@ -110,10 +151,15 @@ void head_backward_input(const struct layer_context *context, struct tensor dx, 
     ASSERT_MESSAGE(saved->dnormed.data == NULL, "the logits are gone after one head_backward_input");
     ASSERT(weight.dims == 1 && weight.shape[0] == layer_rows(context) && weight.storage == ops->storage);
 
-    ops->cross_entropy_backward(saved->logits, saved->logits, saved->lse, context->tp ? saved->targets : targets, weight);
-    tensor_round(saved->logits, context->precision->logits);
     saved->dnormed = layer_matrix_alloc(context, context->model->dim, arena);
-    linear_backward_input(context, precision_activation(context->precision), saved->dnormed, saved->logits, weights->output, false);
+    saved->output = weights->output;
+    saved->weight = weight;
+    if (!context->tp) saved->targets = targets;
+    for (int64_t first = 0; first < weight.shape[0]; first += saved->chunk) {
+        if (is_chunked(saved)) make_logits(context, saved, weights->output, first);
+        make_dz(context, saved, weight, first);
+        linear_backward_input(context, precision_activation(context->precision), some_rows(saved->dnormed, first, saved->chunk), saved->logits, weights->output, false);
+    }
     column_parallel_backward(context, precision_activation(context->precision), saved->dnormed);
     ops->rmsnorm_backward_input(dx, saved->dnormed, saved->x, weights->norm, saved->rstd);
     tensor_round(dx, context->precision->residual);
@@ -125,6 +171,12 @@ void head_backward_weight(const struct layer_context *context, struct head_weigh
     const struct ops *ops = context->ops;
     ASSERT_MESSAGE(saved->dnormed.data != NULL, "head_backward_weight before head_backward_input");
 
-    linear_backward_weight(context, gradients->output, no_bias, saved->logits, saved->normed);
+    for (int64_t first = 0; first < saved->x.shape[0]; first += saved->chunk) {
+        if (is_chunked(saved)) {
+            make_logits(context, saved, saved->output, first);
+            make_dz(context, saved, saved->weight, first);
+        }
+        linear_backward_weight(context, gradients->output, no_bias, saved->logits, some_rows(saved->normed, first, saved->chunk));
+    }
     ops->rmsnorm_backward_weight(gradients->norm, saved->dnormed, saved->x, saved->rstd);
 }
