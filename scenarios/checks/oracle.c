@@ -11,12 +11,14 @@
  *                          (where something on the gradient's way was decided otherwise than is due, or not used whole,
  *                          that: dp.zero_grad .. optimizer.gradients; it may be within what a narrow format rounds)
  *   clip.norm_reduce       the norm, where all gradients agree
+ *   labels                 the head's output, where the rows are due and their targets are not the data's
  *   init.values            a parameter before the first step
  *   optimizer.update       a parameter, where gradient, norm and value before agree
  * What only follows from a difference further up has none, and is told once a step. */
 #include <math.h>
 #include <stdio.h>
 
+#include "model/data.h"
 #include "model/sites.h"
 #include "scenarios/check.h"
 #include "scenarios/compare.h"
@@ -47,6 +49,19 @@ static void set_ratio(const struct evidence *e, struct finding *finding, const s
     finding->ratio_value = d->ratio;
 }
 
+/* The rows that a micro-batch read are due, and their targets are not the data's: what the head compares with. */
+static bool reads_other_targets(const struct evidence *e, int step, int rank, int microbatch)
+{
+    const struct run_config *config = &e->parallel->config;
+    const struct sample_fact *fact = facts_sample(&e->parallel->rank[rank], step, microbatch);
+    if (!fact || !facts_sample_is_due(e->parallel, step, e->parallel->rank[rank].data_rank, microbatch)) return false;
+    struct arena *arena = arena_new("oracle's targets", false);
+    struct data data = data_pack(&config->data, config->model.seq, (int64_t)config->train.steps * config->train.global_batch, arena);
+    bool others = !facts_targets_are_due(fact, &data);
+    arena_free(arena);
+    return others;
+}
+
 static void find_forward(const struct evidence *e, struct check_output *output, int step)
 {
     const struct comparison *c = e->comparison;
@@ -62,16 +77,17 @@ static void find_forward(const struct evidence *e, struct check_output *output, 
             caused = true;
             int per = layout_sequences_per_microbatch(&e->parallel->config);
             int microbatch = sequence / per % e->parallel->config.layout.microbatches;
+            bool labels = unit == c->units - 1 && reads_other_targets(e, step, d->rank, microbatch);
             struct finding finding =
-                finding_new(&site_layer_forward, place_at_unit(&e->parallel->config, d->rank, step, microbatch, unit));
+                finding_new(labels ? &site_labels : &site_layer_forward, place_at_unit(&e->parallel->config, d->rank, step, microbatch, unit));
             char name[32];
             unit_name(&e->parallel->config.model, unit, name);
             set_ratio(e, &finding, d, step);
-            finding_pattern(&finding, "altered");
+            finding_pattern(&finding, labels ? "other-targets" : "altered");
             finding_say(&finding,
                         "in step %d on rank %d the output of %s for sequence %d differs from standalone by %.3g though "
-                        "its input and parameters agree",
-                        step, d->rank, name, sequence, d->error);
+                        "its input and parameters agree%s",
+                        step, d->rank, name, sequence, d->error, labels ? ": its targets are others than the data's" : "");
             check_find(output, &finding);
         }
     }

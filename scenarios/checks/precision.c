@@ -8,8 +8,8 @@
  *                 zero bits is 2^-192)
  *   in the logits  of the first 1024, 64 of which are not 0, some need nearly all the bits of precision.logits
  *   in the sum    a micro-batch's loss is the sum of its tokens' losses, in fp64
- *   in an average the printed loss' all-reduce, where its algorithm is fold: to the bit the contributions' sum in member
- *                 order, divided once by their number; not a sum of contributions that were divided before
+ *   in an average the printed loss' all-reduce: to the bit the contributions' sum in the order of its algorithm,
+ *                 divided once by their number; not a sum of contributions that were divided before
  *   loss scale    one scale on all ranks; what is not finite anywhere is found everywhere, and its update left out
  *   a router      scores, unless model.moe.score_format narrows them, have nearly all bits of the storage, and so has what a
  *                 selection bias is moved to
@@ -17,6 +17,7 @@
  * Limits: exact, but for the loss' sum (1e-12 relative to the sum of magnitudes). Sites: that of the call, of the reduction,
  * optimizer.update, loss.sum, amp.*, moe.scores, moe.bias. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "model/loss_convention.h"
@@ -251,13 +252,13 @@ static void check_logits(const struct evidence *e, struct check_output *output, 
 
 /* ---- in an average ---- */
 
-static bool adds_in_member_order(const struct rank_record *rank, int step)
+static const char *algorithm_of(const struct rank_record *rank, int step)
 {
     for (int i = 0; rank->communicator && i < communicator_calls(rank->communicator); i++) {
         const struct call_record *call = communicator_call(rank->communicator, i);
-        if (call->step == step && !strcmp(call->purpose, site_loss_report_reduce.name)) return !strcmp(call->algorithm, "fold");
+        if (call->step == step && !strcmp(call->purpose, site_loss_report_reduce.name)) return call->algorithm;
     }
-    return false;
+    return NULL;
 }
 
 static void check_average(const struct evidence *e, struct check_output *output, const struct rank_record *rank,
@@ -265,24 +266,30 @@ static void check_average(const struct evidence *e, struct check_output *output,
 {
     const struct record *record = e->parallel;
     int D = layout_data_ranks(&record->config.layout);
-    double sum = 0, magnitudes = 0;
-    if (!adds_in_member_order(rank, fact->step)) return;
+    const char *algorithm = algorithm_of(rank, fact->step);
+    if (!algorithm) return;
+    double *contributed = memory_alloc(2 * (size_t)D * sizeof *contributed), *sums = contributed + D, magnitudes = 0;
+    int known = 0;
     for (int d = 0; d < D; d++) {
         const struct rank_record *member = facts_rank(record, rank->stage, d);
         const struct report_fact *part = member ? facts_report(member, fact->step) : NULL;
-        if (!part) return;
-        sum = d == 0 ? part->contributed : sum + part->contributed;
+        if (!part) break;
+        contributed[known++] = part->contributed;
         magnitudes += fabs(part->contributed);
     }
-    double due = sum / D, error = fabs(fact->averaged - due);
-    bool rounding = error <= 4 * D * ldexp(1, -53) * magnitudes;
-    if (fact->averaged == due || !rounding) return;
+    int count = known == D ? all_reduce_sums(algorithm, contributed, D, sums) : 0;
+    bool due = count == 0;
+    for (int i = 0; i < count; i++) due = due || fact->averaged == sums[i] / D;
+    double first = count ? sums[0] / D : 0;
+    free(contributed);
+    bool rounding = fabs(fact->averaged - first) <= 4 * D * ldexp(1, -53) * magnitudes;
+    if (due || !rounding) return;
     struct finding finding = finding_new(&site_loss_report_reduce, place_at(rank->rank, fact->step, -1));
-    finding.expected = due;
+    finding.expected = first;
     finding.got = fact->averaged;
     finding_pattern(&finding, "rounded");
     finding_say(&finding, "rank %d gets %.17g as the average of the %d losses of step %d; their sum over their number is %.17g", rank->rank,
-                fact->averaged, D, fact->step, due);
+                fact->averaged, D, fact->step, first);
     check_value(output, 1, 0);
     check_find(output, &finding);
 }
