@@ -45,7 +45,7 @@
 
 #include "scenarios/curve_trace.h"
 
-enum { CURVE_STEPS_MAX = 12, CURVE_SEEDS_MORE = 5, CURVE_SEPARATE_MAX = 6, CURVE_NOTES_MAX = 8 };
+enum { CURVE_STEPS_MAX = 12, CURVE_SEEDS_MORE = 3, CURVE_SEPARATE_MAX = 6, CURVE_NOTES_MAX = 8 };
 
 struct curve_options {
     struct train_options train;
