@@ -596,7 +596,7 @@ START_TEST(race_names_call_and_reader)
 }
 END_TEST
 
-/* An average that is off by roundings alone: only where the order of its additions is known. */
+/* An average that is off by roundings alone, whatever order its algorithm adds in. */
 START_TEST(precision_sees_an_average_of_parts)
 {
     for (int fold = 0; fold < 2; fold++) {
