@@ -398,3 +398,33 @@ void patterns_free(struct pattern *list)
         list = next;
     }
 }
+
+static double operand_of(const struct pattern_result *result, const double *contributions, const double *slots, int index)
+{
+    return index >= 0 ? slots[index] : contributions[result->leaves[-1 - index].member];
+}
+
+int all_reduce_sums(const char *name, const double *contributions, int size, double *ret_sums)
+{
+    struct pattern *list = NULL;
+    const struct algorithm *algorithm = algorithm_find(OP_ALL_REDUCE, name);
+    if (!algorithm) return 0;
+    const struct pattern *p = pattern_of(&list, &(struct operation){.op = OP_ALL_REDUCE, .algorithm = algorithm, .size = size});
+    double *slots = memory_zalloc((size_t)(p->slots + 1) * sizeof *slots);
+    int count = 0;
+    for (int i = 0; i < p->results_count && p->sound; i++) {
+        const struct pattern_result *result = &p->results[i];
+        double sum = result->leaves_count > 0 ? contributions[result->leaves[0].member] : 0;
+        for (int s = 0; s < result->steps_count; s++) {
+            const struct pattern_step *step = &result->steps[s];
+            sum = operand_of(result, contributions, slots, step->a) + operand_of(result, contributions, slots, step->b);
+            slots[step->to] = sum;
+        }
+        bool known = false;
+        for (int k = 0; k < count; k++) known = known || ret_sums[k] == sum;
+        if (!known && count < size) ret_sums[count++] = sum;
+    }
+    free(slots);
+    patterns_free(list);
+    return count;
+}

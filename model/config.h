@@ -148,6 +148,7 @@ struct train_config {
     bool check_finite;                      /* each rank looks at its own gradient before it is reduced */
     char frozen[256];                       /* patterns of parameters without a gradient, by commas; * at the end: anything */
     struct loss_scale_config loss_scale;
+    int gc_interval_steps, sequence_chunks; /* 0: none; parts of a sequence in the head. Neither changes a value */
     int loss_normalization;                 /* of loss_conventions.def; 0: token_mean */
 };
 
@@ -185,6 +186,8 @@ enum fsdp_reduce { FSDP_REDUCE_AVG, FSDP_REDUCE_SUM };
 /* How tokens reach their experts on other ranks (model/layers/dispatch.h). replicated: the ranks of an expert-parallel
  * group read the same sequences, each computes its own experts, and the results are summed. */
 enum moe_dispatcher { DISPATCH_ALL_TO_ALL, DISPATCH_ALL_GATHER, DISPATCH_REPLICATED };
+/* What runs beside computing. Values do not depend on it; the clock does not know it yet. */
+struct overlap { int tp; /* 0: none, 1: mc2 */ bool forward_backward, all_to_all; };
 struct layout {
     int pp, dp_replicate, dp_shard, tp;     /* cp is 1 for now and refused otherwise */
     int ep, etp;                            /* 0 or 1: every rank has all experts; none is split. etp is 1 or tp */
@@ -205,6 +208,7 @@ struct layout {
     enum fsdp_reduce reduce_op;
     enum sync_mode sync;
     struct recompute recompute;             /* how the work is done, not what: one rank alone keeps everything */
+    struct overlap overlap;
     char all_reduce[32], all_gather[32], reduce_scatter[32]; /* algorithms; "" = default */
 };
 

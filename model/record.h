@@ -40,7 +40,8 @@ struct loss_fact {
     int step, microbatch;
     int64_t valid, unshifted, positions;   /* targets not ignored; tokens that are not padding; all positions (batch*seq) */
     double loss_sum;                       /* S: sum of the valid tokens' losses, fp64, ascending */
-    double denominator, scale, compensation; /* what was used: seed = compensation * scale / denominator */
+    double denominator, scale, compensation, repeats; /* what was used: seed = compensation * scale * repeats / denominator */
+    int logit_bits; int64_t logit_values;  /* significant bits of the logits (model/precision.h), and how many are not 0, of the first ones */
     double seed;                           /* the number that multiplied every valid token's gradient; of several micro-batches of the cut in one: the first's */
     double backward_loss;                  /* sum of tokens' losses * weights: the scalar that backward was called on */
     double logged;                         /* what S was multiplied by in the printed loss; of the first alike */

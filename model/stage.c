@@ -1,10 +1,10 @@
 /* stage: the forward and backward of one micro-batch through this rank's units.
  *
  * Loss: S = sum of the valid tokens' losses; backward is called on S * seed,
- *     seed = compensation * scale / denominator,
+ *     seed = compensation * scale * repeats / denominator,
  * as train.loss_normalization has it (model/loss_convention.h). token_mean: denominator = valid tokens of the
  * whole step over all data ranks, scale = 1, compensation = data ranks where the gradient reduction averages
- * (which divides by them again), else 1. So every valid token weighs 1/N in every gradient, however the batch is
+ * (which divides by them again), else 1; repeats = 1: tensor-parallel ranks hold one loss together. So every valid token weighs 1/N in every gradient, however the batch is
  * cut. A micro-batch that holds several of the cut (the standalone run) weighs each sequence as due in its own. */
 #include "model/balance.h"
 #include "model/choices.h"
@@ -172,7 +172,7 @@ static struct layer_context layer_context(struct program *p, struct microbatch *
 {
     const struct run_config *config = p->run->config;
     return (struct layer_context){.model = &config->model, .ops = p->run->ops, .precision = &config->precision, .seq = config->model.seq,
-        .batch = layout_sequences_per_microbatch(config), .positions = mb->positions,
+        .batch = layout_sequences_per_microbatch(config), .sequence_chunks = config->train.sequence_chunks, .positions = mb->positions,
         .documents = config->model.document_mask ? mb->documents : NULL, .scratch = p->scratch,
         .tp = config->layout.tp > 1 ? &p->tensor_parallel : NULL, .ep = layout_ep(&config->layout) > 1 || config->layout.etp > 1 ? &p->expert_parallel : NULL, .tensor_whole = config->layout.tensor_whole, .sequence_split = layout_slices_sequences(&config->layout), .plan = p->run->plan, .where = WHERE_NONE, .record = p->record, .watch = p->run->options->watch,
         .recompute = recompute_within(&config->layout.recompute),
@@ -296,8 +296,9 @@ static struct factor_numbers loss_numbers(const struct program *p, const struct 
     return numbers;
 }
 
-/* Weights of a micro-batch's tokens: seed, for each sequence times what is due for it over what is for the first. */
-static void weigh_tokens(struct program *p, struct microbatch *mb, struct loss_fact *fact, const struct factor_numbers *first)
+/* Weights of a micro-batch's tokens: seed, for each sequence times what is due for it over what is for the first.
+ * summed[i]: the running sum of their losses before sequence i, as it was kept, from which the print is made. */
+static void weigh_tokens(struct program *p, struct microbatch *mb, struct loss_fact *fact, const double *summed, const struct factor_numbers *first)
 {
     const struct run_config *config = p->run->config;
     const struct loss_convention *convention = loss_convention_of(config);
@@ -313,7 +314,7 @@ static void weigh_tokens(struct program *p, struct microbatch *mb, struct loss_f
             sum += fact->token_loss[t];
         }
         fact->backward_loss += sum * weight;
-        reported += sum * fact->logged * (loss_value(convention->logged, &own) / logged);
+        reported += (summed[i + 1] - summed[i]) * fact->logged * (loss_value(convention->logged, &own) / logged);
     }
     fact->token_weight = weights;
     p->report += reported;
@@ -326,10 +327,12 @@ static void note_loss(struct program *p, int microbatch, struct microbatch *mb)
     int64_t rows = rows_of(p);
     struct loss_fact fact = {.step = p->step, .microbatch = microbatch, .positions = rows, .token_count = rows};
     double *losses = arena_alloc(p->record->arena, (size_t)rows * sizeof *losses);
+    double *summed = arena_zalloc(mb->arena, (size_t)(rows / config->model.seq + 1) * sizeof *summed);
     for (int64_t t = 0; t < rows; t++) {
         losses[t] = format_get(mb->token_loss.data, (size_t)t, mb->token_loss.storage);
         fact.loss_sum += losses[t];
         if (p->run->plan) tensor_site(p->run->plan, &site_loss_sum, program_where(p, microbatch, -1), tensor_1d(&fact.loss_sum, FORMAT_FP64, 1));
+        summed[t / config->model.seq + 1] = fact.loss_sum;
         fact.valid += mb->targets[t] != TARGET_IGNORED;
         fact.unshifted += mb->documents[t] != DOCUMENT_PADDING;
     }
@@ -341,17 +344,20 @@ static void note_loss(struct program *p, int microbatch, struct microbatch *mb)
     fact.denominator = factor_site(p->run->plan, &site_loss_denominator, where, denominator, &p->numbers);
     fact.scale = factor_site(p->run->plan, &site_pp_loss_scale, where, loss_value(convention->scale, &first), &p->numbers);
     fact.compensation = factor_site(p->run->plan, &site_dp_loss_scale, where, loss_compensation(convention, &first), &p->numbers);
-    fact.seed = fact.denominator > 0 ? fact.compensation * fact.scale / fact.denominator : 0;
+    fact.repeats = factor_site(p->run->plan, &site_tp_loss_repeats, where, 1, &p->numbers);
+    fact.seed = fact.denominator > 0 ? fact.compensation * fact.scale * fact.repeats / fact.denominator : 0;
     if (!convention->logs_counts) logged = fact.denominator > 0 ? logged * (denominator / fact.denominator) : 0;
     fact.logged = factor_site(p->run->plan, &site_loss_report, where, logged, &p->numbers);
     mb->seed = fact.seed;
     mb->token_weight = tensor_1d(arena_alloc(mb->arena, (size_t)rows * format_storage_bytes(storage_of(p))), storage_of(p), rows);
-    weigh_tokens(p, mb, &fact, &first);
+    weigh_tokens(p, mb, &fact, summed, &first);
     record_push(p->record, losses, fact);
     struct factor_fact factors[2] = {{&site_loss_denominator, p->step, microbatch, -1, fact.denominator, p->step, 0},
                                      {&site_pp_loss_scale, p->step, microbatch, -1, fact.scale, p->step, 0}};
     for (int i = 0; i < 2; i++) record_push(p->record, factors, factors[i]);
 }
+
+enum { LOGITS_LOOKED_AT = 1024 }; /* of which the significant bits are noted */
 
 static void head_run_forward(struct program *p, int microbatch, struct microbatch *mb, struct tensor x)
 {
@@ -363,19 +369,37 @@ static void head_run_forward(struct program *p, int microbatch, struct microbatc
     struct head_weights weights = {unit_param_tensor(head, 0, storage_of(p)), unit_param_tensor(output, output_param, storage_of(p))};
     struct layer_context context = layer_context(p, mb);
     context.where = where;
+    struct precision uncast = p->run->config->precision;
+    uncast.logits = FORMAT_BF16;
+    if (!choice_site(p->run->plan, p->record, &site_fsdp_output_cast, where, head_index, true)) context.precision = &uncast;
     int64_t rows = rows_of(p);
     mb->token_loss = tensor_1d(arena_alloc(mb->arena, (size_t)rows * format_storage_bytes(storage_of(p))), storage_of(p), rows);
     mb->head = head_forward(&context, mb->token_loss, x, mb->targets, &weights, mb->arena);
+    struct tensor logits = head_logits(mb->head);
+    int64_t values;
+    size_t looked_at = (size_t)tensor_count(logits) < LOGITS_LOOKED_AT ? (size_t)tensor_count(logits) : LOGITS_LOOKED_AT;
+    int bits = vector_bits(logits.data, looked_at, logits.storage, &values);
     recompute_note_held(p);
     tensor_site(p->run->plan, &site_layer_forward, where, mb->token_loss);
     advance(p, head_flops(p));
     note_loss(p, microbatch, mb);
+    struct loss_fact *fact = &p->record->losses.items[p->record->losses.count - 1];
+    fact->logit_bits = bits;
+    fact->logit_values = values;
 }
 
-static void reshard_after_forward(struct program *p)
+/* Is a unit's parameters' place given free after its forward? */
+static bool reshards(struct program *p, const struct unit *unit, int microbatch)
 {
-    if (!p->run->config->layout.reshard_after_forward) return;
-    for (int i = 0; i < p->units_count; i++) unit_reshard(&p->units[i], storage_of(p));
+    bool due = p->run->config->layout.reshard_after_forward;
+    return due && choice_site(p->run->plan, p->record, &site_fsdp_reshard, program_where(p, microbatch, unit->index), unit->index, true);
+}
+
+static void reshard_after_forward(struct program *p, int microbatch)
+{
+    for (int i = 0; i < p->units_count; i++) {
+        if (p->units[i].unsharded && reshards(p, &p->units[i], microbatch)) unit_reshard(&p->units[i], storage_of(p));
+    }
 }
 
 void stage_forward(struct program *p, int microbatch)
@@ -419,7 +443,7 @@ void stage_forward(struct program *p, int microbatch)
         if (p->run->plan) tensor_round(y, p->run->config->precision.residual); /* what deviates is stored as all else */
         record_sketches(p, microbatch, unit->index, SKETCH_FORWARD_OUT, y);
         if (p->run->options->look) record_rows(p, microbatch, unit->index, &site_layer_forward, 0, y);
-        if (p->run->config->layout.reshard_after_forward && !(unit->index == 0 && p->is_last && model->tie_embeddings)) {
+        if (!(unit->index == 0 && p->is_last && model->tie_embeddings) && reshards(p, unit, microbatch)) {
             unit_reshard(unit, storage_of(p));
             if (experts) unit_reshard(experts, storage_of(p));
         }
@@ -427,7 +451,7 @@ void stage_forward(struct program *p, int microbatch)
     }
     mb->output = x;
     if (p->is_last) head_run_forward(p, microbatch, mb, x);
-    reshard_after_forward(p);
+    reshard_after_forward(p, microbatch);
 }
 
 /* A unit's weight gradient is done: note what went in. */

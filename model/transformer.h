@@ -84,6 +84,7 @@ struct layer_context {                    /* what is the same for all layers of 
     const struct ops *ops;
     const struct precision *precision;    /* what results are rounded to */
     int64_t batch, seq;
+    int sequence_chunks;                  /* of the head: train.sequence_chunks; 0, 1: one */
     const int32_t *positions;             /* [T] */
     const int32_t *documents;             /* [T], or NULL where the mask does not use them */
     const struct tensor_parallel *tp;
@@ -125,6 +126,8 @@ struct head_saved;
 struct head_saved *head_forward(const struct layer_context *context, struct tensor token_loss /* [T] */, struct tensor x,
                                 const int32_t *targets, const struct head_weights *weights, struct arena *arena);
 /* weight [T]: the cotangent of each token's loss (0 for ignored ones). */
+/* [T, vocabulary, or this rank's part of it], as the losses are made from them; until head_backward_input. Of chunks: the last one's. */
+struct tensor head_logits(const struct head_saved *saved);
 void head_backward_input(const struct layer_context *context, struct tensor dx, struct tensor weight, const int32_t *targets,
                          const struct head_weights *weights, struct head_saved *saved, struct arena *arena);
 void head_backward_weight(const struct layer_context *context, struct head_weights *gradients /* += */, struct head_saved *saved);

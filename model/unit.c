@@ -230,10 +230,13 @@ static const void *initial_values(const struct unit *unit, const struct unit_con
     *ret_own = NULL;
     if (!context->plan) return initial[p->param];
     int from = initial_from(unit, context, p, where);
-    if (decision_site(context->plan, &site_model_initial, where, true, true)) return initial[from];
+    bool by_stage = !choice_site(context->plan, context->record, &site_init_values, where, unit->index, true); /* a stage that seeds by its own number */
+    bool by_rank = !decision_site(context->plan, &site_model_initial, where, true, true);
+    if (!by_stage && !by_rank) return initial[from];
     struct tensor own = p->dims == 1 ? tensor_1d(NULL, context->ops->storage, p->info->shape[0]) : tensor_2d(NULL, context->ops->storage, p->info->shape[0], p->info->shape[1]);
     own.data = *ret_own = memory_alloc((size_t)tensor_bytes(own) + 1);
-    param_initial(p->info, &context->config->model, context->config->seed + (uint64_t)context->record->rank, own);
+    uint64_t other = by_stage ? 1 + (uint64_t)where.stage : (uint64_t)where.rank;
+    param_initial(p->info, &context->config->model, context->config->seed + other, own);
     return *ret_own;
 }
 

@@ -90,6 +90,70 @@ static bool simulate(struct curve_diagnosis *d, struct curve_runs *runs, const s
     return true;
 }
 
+/* Does the fault show in what the curves have? What does not at one seed is not run at others. */
+static bool shows(const struct curve_diagnosis *d, const struct curve_runs *runs, const struct curve_trace *trace)
+{
+    for (int k = 0; k < CURVE_CHANNELS; k++) {
+        for (int p = 0; p < d->points; p++) {
+            enum curve_channel channel = (enum curve_channel)k;
+            double by = curve_simulated(runs, trace, channel, d->step[p]) - curve_simulated(runs, &runs->healthy, channel, d->step[p]);
+            double least = d->floor[k] ? d->floor[k][p] : d->floor[CURVE_PRINTED][p];
+            if (!(fabs(by) <= least)) return true;
+        }
+    }
+    return false;
+}
+
+/* Candidate i at another seed; faults that do the same share a run. NULL in ret_trace: no curve. */
+static bool trace_more(struct curve_diagnosis *d, const struct curve_runs *runs, struct curve_runs *other, int seed, int i, struct error *error)
+{
+    struct curve_candidate *c = &d->candidates[i];
+    if (!shows(d, runs, c->trace)) return true;
+    for (int j = 0; j < i; j++) {
+        if (d->candidates[j].trace != c->trace) continue;
+        c->more[seed] = d->candidates[j].more[seed];
+        return true;
+    }
+    struct curve_trace *made = arena_alloc(d->arena, sizeof *made);
+    if (!curve_trace(&other->setting, c->fault, false, made, error)) return false;
+    if (made->end == TRACE_RAN) c->more[seed] = made;
+    return true;
+}
+
+static bool simulate_seed(struct curve_diagnosis *d, struct curve_runs *runs, int seed, const struct curve_options *options, struct error *error)
+{
+    struct curve_runs *other = &runs->more[seed];
+    struct scenario *scenario = arena_alloc(d->arena, sizeof *scenario);
+    *scenario = *runs->setting.scenario;
+    scenario->config.seed += 7919 * (uint64_t)(seed + 1);
+    other->setting = runs->setting;
+    other->setting.scenario = scenario;
+    other->setting.observe = false;
+    struct run_config config = scenario->config;
+    config.train.steps = d->steps;
+    struct initial *initial = initial_new(&config, error);
+    other->setting.initial = initial;
+    bool good = initial && curve_trace(&other->setting, NULL, true, &other->standalone, error) && curve_trace(&other->setting, NULL, false, &other->healthy, error);
+    for (int i = 0; good && i < d->candidates_count; i++) {
+        good = trace_more(d, runs, other, seed, i, error);
+        progress(options, i + 1, d->candidates_count, "faults simulated at another seed");
+    }
+    initial_free(initial);
+    return good;
+}
+
+/* The curves are another model's: what of a fault's curve is the fault's, and what the model's, other seeds show. */
+static bool simulate_more(struct curve_diagnosis *d, struct curve_runs *runs, const struct curve_options *options, struct error *error)
+{
+    if (d->same_model || runs->setting.scenario->config.model.weights[0]) return true;
+    runs->more = arena_zalloc(d->arena, CURVE_SEEDS_MORE * sizeof *runs->more);
+    for (int seed = 0; seed < CURVE_SEEDS_MORE; seed++) {
+        if (!simulate_seed(d, runs, seed, options, error)) return false;
+        runs->more_count++;
+    }
+    return true;
+}
+
 static bool diagnose_curves(struct curve_diagnosis *d, struct curve_runs *runs, const struct curve *parallel, const struct curve *standalone,
                             const struct curve_options *options, struct error *error)
 {
@@ -102,6 +166,9 @@ static bool diagnose_curves(struct curve_diagnosis *d, struct curve_runs *runs, 
     bool good = simulate(d, runs, options, error);
     if (good) {
         curve_measure(d, runs, parallel, standalone, options->noise);
+        good = simulate_more(d, runs, options, error);
+    }
+    if (good) {
         curve_rank(d, runs);
         good = curve_separate(d, runs, options, error);
     }

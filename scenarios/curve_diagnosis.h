@@ -20,13 +20,17 @@
  *
  * SCORE. gap = max(0, |D - d| - f), size = max(|D|, |d|):
  *     agreement = (1 / (1 + gap / (0.02 size + f)) + 1 - gap / (|D| + |d| + f)) / 2
- * The first step, where nothing but the cause itself can differ, counts as much as all later ones together. Where the
- * standalone curve is another model's, it counts twice as much; a step counts half by agreement, half by likeness, which
- * is 0 where only one of D and d is above f, else 1 - |ln |D / d|| / ln 100, at least 0; and the later steps together
- * count half by that, half by shape: the cosine between the two rows of differences, without its sign (a cause that
- * disturbs numbers at random has another sign in another model). The score is the mean over channels, from 0 to 1,
- * halved for each channel whose ratio at the first step the cause can't make: where that is a formula in M, D, P, the
- * simulated one is off by more than 10 %; else the difference is above 0.5 and the simulated one off by half of the larger.
+ * The first step, where nothing but the cause itself can differ, counts as much as all later ones together. The score is
+ * the mean over channels, from 0 to 1, halved for each channel whose ratio at the first step the cause can't make: where
+ * that is a formula in M, D, P, T, the simulated one is off by more than 10 %; else the difference is above 0.5 and the
+ * simulated one off by half of the larger.
+ *     Where the standalone curve is another model's, each fault is run at CURVE_SEEDS_MORE other seeds too. What is a formula
+ * of the layout is the same in all; what only disturbs numbers has another size and sign in each. With mean m and standard
+ * deviation s of the d, and least = r max(|D|, |m|) + f, r = 0.01 at the first step, 0.05 later,
+ *     h^2 = least^2 + s^2,   z = max(0, |D - m| - f) / h,   q = (least / h) (1 + z^2 / 3)^-2
+ * which is Student's density (of 4 runs) over the largest that any cause could have: a cause that makes D again and again
+ * is in front of one that might make anything. The score is 1 / (1 - mean(ln q) / 4), the first step counting twice as
+ * much as all later ones together and the mean going over channels, each ln q at least -20; halved as above where the ratio is a formula.
  * Below 0.35, or within 0.02 of the score of "nothing is wrong", a curve is not explained.
  *
  * CLASSES. Candidates whose own simulated differences agree within f in every channel given cannot be told apart by these
@@ -41,7 +45,7 @@
 
 #include "scenarios/curve_trace.h"
 
-enum { CURVE_STEPS_MAX = 12, CURVE_SEPARATE_MAX = 6, CURVE_NOTES_MAX = 8 };
+enum { CURVE_STEPS_MAX = 12, CURVE_SEEDS_MORE = 3, CURVE_SEPARATE_MAX = 6, CURVE_NOTES_MAX = 8 };
 
 struct curve_options {
     struct train_options train;
@@ -55,7 +59,7 @@ extern const char *const curve_verdict_names[];
 
 struct curve_candidate {
     const struct fault *fault;
-    const struct curve_trace *trace;
+    const struct curve_trace *trace, *more[CURVE_SEEDS_MORE]; /* at other seeds; NULL: not run, or no curve */
     double score, distance;             /* distance: sum of |D - d|, to order a class by */
     bool reads_backward;                /* the loss column taken for what backward gets */
     int class;                          /* from 1 on, best first */
@@ -89,11 +93,11 @@ struct curve_diagnosis *curve_diagnose(const struct scenario *scenario, const st
 void curve_diagnosis_free(struct curve_diagnosis *diagnosis); /* accepts NULL */
 
 /* ---- parts of it, by file ---- */
-struct curve_runs { struct curve_setting setting; struct curve_trace standalone, healthy; };
+struct curve_runs { struct curve_setting setting; struct curve_trace standalone, healthy; int more_count; struct curve_runs *more; /* [more_count]: at other seeds */ };
 /* curve_score.c: noise, ratios, scores, classes; candidates have their traces. */
 void curve_measure(struct curve_diagnosis *d, const struct curve_runs *runs, const struct curve *parallel, const struct curve *standalone, double noise);
 void curve_rank(struct curve_diagnosis *d, const struct curve_runs *runs);
-/* D of a simulated run. */
+/* D of a simulated run; of one at another seed with that seed's runs. */
 double curve_simulated(const struct curve_runs *runs, const struct curve_trace *trace, enum curve_channel channel, int step);
 /* curve_separate.c: fills separate_by and alike. False: an error, or interrupted. */
 bool curve_separate(struct curve_diagnosis *d, const struct curve_runs *runs, const struct curve_options *options, struct error *error);

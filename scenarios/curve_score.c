@@ -10,7 +10,7 @@
 #include "scenarios/spelling.h"
 #include "sim/arena.h"
 
-static const double backward_reading = 0.98, explains_least = 0.35, margin_of_healthy = 0.02, same_model_error = 1e-4;
+static const double backward_reading = 0.98, quality_least = -20, explains_least = 0.35, margin_of_healthy = 0.02, same_model_error = 1e-4;
 
 /* ---- differences ---- */
 
@@ -105,7 +105,7 @@ static void find_ratio(struct curve_diagnosis *d, const struct curve_runs *runs,
 {
     const struct layout *layout = &runs->setting.scenario->config.layout;
     double ratio = 1 + d->difference[channel][0], tolerance = fmax(2 * d->floor[channel][0], 1e-6);
-    struct ratio_sample sample = {.numbers = {.M = layout->microbatches, .D = layout_data_ranks(layout), .P = layout->pp,
+    struct ratio_sample sample = {.numbers = {.M = layout->microbatches, .D = layout_data_ranks(layout), .P = layout->pp, .T = layout->tp,
                                               .D_shard = layout->dp_shard, .D_replicate = layout->dp_replicate},
                                   .value = ratio};
     if (fabs(d->difference[channel][0]) <= d->floor[channel][0]) snprintf(d->ratio[channel], sizeof d->ratio[channel], "1");
@@ -151,50 +151,52 @@ static double agreement(double given, double simulated, double least)
     return (1 / (1 + gap / (0.02 * size + least)) + 1 - gap / (fabs(given) + fabs(simulated) + least)) / 2;
 }
 
-/* Are both seen, and of what size: in another model a cause that disturbs numbers at random has another sign. */
-static double likeness(double given, double simulated, double least)
+/* The step's own, and the mean of the later ones, by weight of the later ones together. */
+static double by_step(const struct curve_diagnosis *d, const double *one, double weight)
 {
-    if (!isfinite(simulated)) return 0;
-    bool is_seen = fabs(given) > least, is_due = fabs(simulated) > least;
-    if (is_seen != is_due) return 0;
-    return is_seen ? fmax(0, 1 - fabs(log(fabs(given / simulated))) / log(100)) : 1;
-}
-
-/* The cosine, without its sign, between the rows of differences behind the first step; what is below its floor counts as 0. */
-static double shape(const struct curve_diagnosis *d, const struct curve_runs *runs, const struct curve_trace *trace, enum curve_channel channel, enum curve_channel simulated, int first)
-{
-    double product = 0, given_size = 0, simulated_size = 0;
-    for (int p = first; p < d->points; p++) {
-        double x = d->difference[channel][p], y = curve_simulated(runs, trace, simulated, d->step[p]), least = d->floor[channel][p];
-        if (!isfinite(y)) return 0;
-        if (fabs(x) <= least) x = 0;
-        if (fabs(y) <= least) y = 0;
-        product += x * y;
-        given_size += x * x;
-        simulated_size += y * y;
-    }
-    if (given_size == 0 && simulated_size == 0) return 1;
-    if (given_size == 0 || simulated_size == 0) return 0;
-    return fabs(product) / sqrt(given_size * simulated_size);
-}
-
-static double score_channel(const struct curve_diagnosis *d, const struct curve_runs *runs, const struct curve_trace *trace, enum curve_channel channel, bool reads_backward)
-{
-    enum curve_channel simulated = read_as(channel, reads_backward);
     int first = d->step[0] == 0 ? 1 : 0;
-    double at_first = 0, later = 0;
-    for (int p = 0; p < d->points; p++) {
-        double given = d->difference[channel][p], due = curve_simulated(runs, trace, simulated, d->step[p]), least = d->floor[channel][p];
-        double one = agreement(given, due, least);
-        if (!d->same_model) one = (one + likeness(given, due, least)) / 2;
-        if (p < first) at_first = one;
-        else later += one / (d->points - first);
-    }
-    if (d->points == first) return at_first;
-    if (!d->same_model) later = (later + shape(d, runs, trace, channel, simulated, first)) / 2;
+    double later = 0;
+    for (int p = first; p < d->points; p++) later += one[p] / (d->points - first);
+    if (d->points == first) return one[0];
     if (first == 0) return later;
-    double weight = d->same_model ? 1 : 0.5;
-    return (at_first + weight * later) / (1 + weight);
+    return (one[0] + weight * later) / (1 + weight);
+}
+
+static double score_same(const struct curve_diagnosis *d, const struct curve_runs *runs, const struct curve_trace *trace, enum curve_channel channel, enum curve_channel simulated)
+{
+    double one[CURVE_STEPS_MAX];
+    for (int p = 0; p < d->points; p++)
+        one[p] = agreement(d->difference[channel][p], curve_simulated(runs, trace, simulated, d->step[p]), d->floor[channel][p]);
+    return by_step(d, one, 1);
+}
+
+/* ln q of one step. */
+static double quality(double given, const double *due, int count, double relative, double least)
+{
+    double mean = 0, square = 0;
+    for (int i = 0; i < count; i++) {
+        if (!isfinite(due[i])) return quality_least;
+        mean += due[i] / count;
+    }
+    for (int i = 0; i < count; i++) square += (due[i] - mean) * (due[i] - mean) / (count > 1 ? count - 1 : 1);
+    double narrow = relative * fmax(fabs(given), fabs(mean)) + least, wide = sqrt(narrow * narrow + square);
+    double z = fmax(0, fabs(given - mean) - least) / wide;
+    return fmax(quality_least, log(narrow / wide) - 2 * log1p(z * z / 3));
+}
+
+/* Mean ln q. traces: of the seeds, the scenario's own first. */
+static double score_other(const struct curve_diagnosis *d, const struct curve_runs *runs, const struct curve_trace *const *traces, enum curve_channel channel, enum curve_channel simulated)
+{
+    double one[CURVE_STEPS_MAX];
+    for (int p = 0; p < d->points; p++) {
+        double due[1 + CURVE_SEEDS_MORE];
+        int count = 0;
+        for (int s = 0; s <= runs->more_count; s++) {
+            if (traces[s]) due[count++] = curve_simulated(s == 0 ? runs : &runs->more[s - 1], traces[s], simulated, d->step[p]);
+        }
+        one[p] = quality(d->difference[channel][p], due, count, d->step[p] == 0 ? 0.01 : 0.05, d->floor[channel][p]);
+    }
+    return by_step(d, one, 0.5);
 }
 
 /* At the first step, is the given ratio one that this cause can't make? Where it is a formula, 10 % is what micro-batches of
@@ -206,21 +208,23 @@ static bool contradicts(const struct curve_diagnosis *d, const struct curve_runs
     bool is_formula = d->ratio[channel][0] && strcmp(d->ratio[channel], "1") != 0;
     if (d->step[0] != 0) return false;
     if (is_formula) return !(fabs(given - due) <= 0.1 * fabs(1 + given) + d->floor[channel][0]);
+    if (!d->same_model) return false;
     double size = fmax(fabs(given), fabs(due)), least = fmin(fabs(given), fabs(due));
     return fabs(given) > 0.5 && least < 10 && !(fabs(given - due) <= 0.5 * size);
 }
 
-static double score(const struct curve_diagnosis *d, const struct curve_runs *runs, const struct curve_trace *trace, bool reads_backward)
+static double score(const struct curve_diagnosis *d, const struct curve_runs *runs, const struct curve_trace *const *traces, bool reads_backward)
 {
     double sum = 0, factor = reads_backward ? backward_reading : 1;
     int channels = 0;
     for (int k = 0; k < CURVE_CHANNELS; k++) {
+        enum curve_channel channel = (enum curve_channel)k, simulated = read_as(channel, reads_backward);
         if (!d->given[k]) continue;
-        if (contradicts(d, runs, trace, (enum curve_channel)k, reads_backward)) factor /= 2;
-        sum += score_channel(d, runs, trace, (enum curve_channel)k, reads_backward);
+        if (contradicts(d, runs, traces[0], channel, reads_backward)) factor /= 2;
+        sum += d->same_model ? score_same(d, runs, traces[0], channel, simulated) : score_other(d, runs, traces, channel, simulated);
         channels++;
     }
-    return factor * sum / channels;
+    return factor * (d->same_model ? sum / channels : 1 / (1 - sum / channels / 4));
 }
 
 static double distance(const struct curve_diagnosis *d, const struct curve_runs *runs, const struct curve_candidate *c)
@@ -337,11 +341,15 @@ static bool is_visible(const struct curve_diagnosis *d)
 void curve_rank(struct curve_diagnosis *d, const struct curve_runs *runs)
 {
     bool visible = is_visible(d);
-    d->healthy_score = score(d, runs, &runs->healthy, false);
+    const struct curve_trace *healthy[1 + CURVE_SEEDS_MORE] = {&runs->healthy};
+    for (int s = 0; s < runs->more_count; s++) healthy[1 + s] = &runs->more[s].healthy;
+    d->healthy_score = score(d, runs, healthy, false);
     keep_if(d, runs, !visible);
     for (int i = 0; i < d->candidates_count; i++) {
         struct curve_candidate *c = &d->candidates[i];
-        double printed = score(d, runs, c->trace, false), backward = d->given[CURVE_BACKWARD] ? 0 : score(d, runs, c->trace, true);
+        const struct curve_trace *traces[1 + CURVE_SEEDS_MORE] = {c->trace};
+        memcpy(traces + 1, c->more, sizeof c->more);
+        double printed = score(d, runs, traces, false), backward = d->given[CURVE_BACKWARD] ? 0 : score(d, runs, traces, true);
         c->reads_backward = backward > printed;
         c->score = visible ? fmax(printed, backward) : 1.0 / d->candidates_count;
         if (!visible) c->reads_backward = false;

@@ -3,7 +3,9 @@
  *
  *   the loss differs, activations too             layer.forward
  *   the loss differs, all activations agree       pp.loss.scale: it is made of them, by sums and factors
- *   the loss agrees, all gradients by one ratio   fsdp.grad_divisor: some factor behind the loss, of them the one that is most often it
+ *   the loss agrees, all gradients by one ratio   fsdp.grad_divisor: some factor behind the loss, of them the one that is most often it;
+ *                                                 pp.grad_scale, where the ratio is the convention's own factor there, or
+ *                                                 its inverse, and no 1/D or D: it was applied twice, or left out
  *   the loss agrees, gradients differ otherwise   layer.weight_gradient
  *   only parameters differ                        optimizer.update
  * These are the first of several places that would look the same; the words say so, and which checks tell them apart. */
@@ -26,7 +28,7 @@ static bool activations_agree(const struct comparison *c, int step)
 }
 
 /* All gradients of the step differ, and by one factor; at least one is known. */
-static bool one_ratio(const struct comparison *c, int step)
+static bool one_ratio(const struct comparison *c, int step, double *ret_ratio)
 {
     const struct difference *first = NULL;
     for (int p = 0; p < c->params; p++) {
@@ -36,14 +38,29 @@ static bool one_ratio(const struct comparison *c, int step)
         if (first && !(fabs(d->ratio - first->ratio) <= 1e-3 * fabs(first->ratio))) return false;
         if (!first) first = d;
     }
+    if (first) *ret_ratio = first->ratio;
     return first != NULL;
+}
+
+static bool is_about(double ratio, double due)
+{
+    return fabs(ratio - due) <= 1e-3 * fabs(due);
+}
+
+static const struct site *factor_behind(const struct comparison *c, int step, double ratio)
+{
+    double scale = facts_grad_scale_due(c->parallel, step), D = layout_data_ranks(&c->parallel->config.layout);
+    bool of_scale = scale != 1 && (is_about(ratio, scale) || is_about(ratio, 1 / scale));
+    return of_scale && !is_about(ratio, D) && !is_about(ratio, 1 / D) ? &site_pp_grad_scale : &site_fsdp_grad_divisor;
 }
 
 static const struct site *place_of(const struct comparison *c, int step)
 {
+    double ratio = 1;
+    bool one = one_ratio(c, step, &ratio);
     if (c->loss[step].wrong) return activations_agree(c, step) ? &site_pp_loss_scale : &site_layer_forward;
-    if (!c->norm[step].wrong && !one_ratio(c, step)) return &site_optimizer_update;
-    return one_ratio(c, step) ? &site_fsdp_grad_divisor : &site_layer_weight_gradient;
+    if (!c->norm[step].wrong && !one) return &site_optimizer_update;
+    return one ? factor_behind(c, step, ratio) : &site_layer_weight_gradient;
 }
 
 struct finding diagnosis_guess(const struct evidence *evidence, const struct result *result)

@@ -6,10 +6,12 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "model/sites.h"
 #include "sim/assertion.h"
+#include "sim/hash.h"
 
 struct place place_at(int rank, int step, int microbatch)
 {
@@ -281,7 +283,7 @@ struct factor_numbers facts_numbers(const struct record *record, int data_rank, 
                                      .D = layout_data_ranks(layout),
                                      .P = layout->pp,
                                      .C = 1,
-                                     .T = 1,
+                                     .T = layout->tp,
                                      .E = layout_ep(layout),
                                      .A = facts_divisor_due(&record->config),
                                      .N = tokens.valid,
@@ -450,4 +452,22 @@ struct sketch_entry sketch_table_at(const struct sketch_table *table, int step, 
         return (struct sketch_entry){NULL, -1};
     }
     return table->entries[sketch_index(table, step, sequence, unit, kind)];
+}
+
+bool facts_targets_are_due(const struct sample_fact *fact, const struct data *data)
+{
+    struct hash hash;
+    uint64_t digest[2];
+    size_t row = (size_t)data->seq * sizeof *data->targets; /* hashed as one piece, as the rank does */
+    char *targets = memory_alloc((size_t)fact->count * row);
+    bool there = true;
+    for (int i = 0; i < fact->count && there; i++) {
+        there = fact->sequences[i] >= 0 && fact->sequences[i] < data->sequences;
+        if (there) memcpy(targets + (size_t)i * row, data->targets + fact->sequences[i] * data->seq, row);
+    }
+    hash_init(&hash);
+    if (there) hash_bytes(&hash, targets, (size_t)fact->count * row);
+    hash_finish(&hash, digest);
+    free(targets);
+    return !there || digest[0] == fact->target_hash;
 }

@@ -85,6 +85,8 @@ bool facts_divisors_are_due(const struct record *record, const struct rank_recor
 /* Were the sequences of this micro-batch those that are due, wherever they were read? */
 /* The first sequence that a micro-batch's rank must read, by the layout alone. */
 int64_t facts_sequence_due(const struct record *record, const struct rank_record *rank, const struct sample_fact *fact);
+/* Are the targets of the rows that were drawn the data's? Rows that are not in the data say nothing. */
+bool facts_targets_are_due(const struct sample_fact *fact, const struct data *data);
 bool facts_sample_is_due(const struct record *record, int step, int data_rank, int microbatch);
 
 /* ---- sketches by (step, sequence, unit, kind) ---- */

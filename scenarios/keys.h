@@ -49,6 +49,7 @@ struct draft {
     int precision[PRECISION_KEYS];    /* index into the list of formats, in the order of keys.def */
     int arch, mla_head_dim;           /* mla_head_dim 0: not given */
     int dense_layers[LAYERS_MAX], dense_layers_count;
+    int micro_batch_size;             /* 0: not given */
     int score_format;                 /* storage, bf16 */
     char weights[512], text[512];     /* as written: relative to the scenario file */
 };

@@ -18,7 +18,7 @@ static double tolerance_of(enum loss_factor factor, const struct record *record)
 /* The weight that the tokens really got, over the one the factors give; the worst token. */
 static double undeclared(const struct record *record, const struct loss_fact *fact)
 {
-    double declared = fact->compensation * fact->scale / fact->denominator, worst = 1;
+    double declared = fact->compensation * fact->scale * fact->repeats / fact->denominator, worst = 1;
     for (int64_t t = 0; t < fact->token_count; t++) {
         if (fact->token_weight[t] == 0) continue; /* ignored, or declared so */
         double ratio = fact->token_weight[t] / declared;
@@ -39,6 +39,7 @@ double loss_factor_ratio(const struct record *record, const struct rank_record *
     case LOSS_FACTOR_DENOMINATOR: return loss_value(convention->denominator, &got) / fact->denominator;
     case LOSS_FACTOR_SCALE: return fact->scale / loss_value(convention->scale, &due);
     case LOSS_FACTOR_COMPENSATION: return fact->compensation / loss_compensation(convention, &due);
+    case LOSS_FACTOR_REPEATS: return fact->repeats;
     default: return undeclared(record, fact);
     }
 }
@@ -54,6 +55,7 @@ const struct site *loss_factor_site(enum loss_factor factor)
     case LOSS_FACTOR_COUNT: return &site_loss_token_count_reduce;
     case LOSS_FACTOR_DENOMINATOR: return &site_loss_denominator;
     case LOSS_FACTOR_COMPENSATION: return &site_dp_loss_scale;
+    case LOSS_FACTOR_REPEATS: return &site_tp_loss_repeats;
     default: return &site_pp_loss_scale;
     }
 }
@@ -75,7 +77,7 @@ static struct ratio_form form_of(const struct record *record, int step, enum los
         }
     }
     int letters = factor == LOSS_FACTOR_UNDECLARED ? 2 : 5;
-    struct ratio_form form = ratio_classify(samples, count, 'M', letters, tolerance_of(factor, record));
+    struct ratio_form form = ratio_classify(samples, count, factor == LOSS_FACTOR_REPEATS ? 'T' : 'M', letters, tolerance_of(factor, record));
     free(samples);
     return form;
 }
@@ -129,6 +131,12 @@ void loss_factor_describe(struct finding *finding, const struct record *record, 
                     "rank %d multiplies the loss of micro-batch %d in step %d by %.6g to make up for the reduction over "
                     "data ranks, where %.6g is due: every token weighs %s of what is due",
                     rank, m, fact->step, fact->compensation, fact->compensation / ratio, what);
+        break;
+    case LOSS_FACTOR_REPEATS:
+        finding_say(finding,
+                    "rank %d counts the loss of micro-batch %d in step %d, which the %d tensor-parallel ranks hold together, %.6g times "
+                    "in its backward: every token weighs %s of what is due",
+                    rank, m, fact->step, record->config.layout.tp, fact->repeats, what);
         break;
     default:
         finding_say(

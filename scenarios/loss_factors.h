@@ -4,8 +4,9 @@
  *     loss.denominator          the denominator used, against the convention's with N as the rank got it
  *     pp.loss.scale             the scale beside it, against the convention's
  *     dp.loss.scale             what makes up for the reduction over data ranks, against what it divides by
- * (model/loss_convention.h), and the number that really multiplied each token's gradient, against compensation * scale /
- * denominator. */
+ *     tp.loss_repeats           how often tensor-parallel ranks count the loss that they hold together, against once
+ * (model/loss_convention.h), and the number that really multiplied each token's gradient, against compensation * scale *
+ * repeats / denominator. */
 #ifndef SCENARIOS_LOSS_FACTORS_H
 #define SCENARIOS_LOSS_FACTORS_H
 
@@ -17,6 +18,7 @@ enum loss_factor {
     LOSS_FACTOR_DENOMINATOR,
     LOSS_FACTOR_SCALE,
     LOSS_FACTOR_COMPENSATION,
+    LOSS_FACTOR_REPEATS,
     LOSS_FACTOR_UNDECLARED,
     LOSS_FACTORS
 };

@@ -85,6 +85,8 @@ static void arm(struct site_plan *plan, struct armed *armed, unsigned at, const 
     else if (open && at & AT_STAGE_ONE) arm_range(plan, armed, stage, pp > 1 ? 1 : 0, pp > 1 ? 1 : 0);
     else if (at & AT_MICROBATCHES_BUT_LAST && armed->microbatch.count == 0)
         arm_range(plan, armed, &armed->microbatch, 0, config->layout.microbatches - 2);
+    else if (at & AT_MICROBATCHES_BUT_FIRST && armed->microbatch.count == 0)
+        arm_range(plan, armed, &armed->microbatch, 1, config->layout.microbatches - 1);
     else site_plan_arm(plan, armed);
 }
 

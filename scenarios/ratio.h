@@ -1,7 +1,7 @@
 /* ratio: measured numbers written in the run's own symbols: 0.125 with M = 8 is "1/M".
  *
- * Searched are the monomials N^a N_all^b N_unshifted^c n^d n_rank^e M^f D^g P^h D_shard^i D_replicate^j with exponents
- * -1, 0, 1, and their negatives; the last two where the data ranks are split both ways, so that neither is D. One must fit every sample (each with its own n and n_rank) within the tolerance; of those
+ * Searched are the monomials N^a N_all^b N_unshifted^c n^d n_rank^e M^f D^g P^h D_shard^i D_replicate^j T^k with exponents
+ * -1, 0, 1, and their negatives; D_shard and D_replicate where the data ranks are split both ways, so that neither is D. One must fit every sample (each with its own n and n_rank) within the tolerance; of those
  * that fit, the one with the fewest letters is taken, then by the order of preference. */
 #ifndef SCENARIOS_RATIO_H
 #define SCENARIOS_RATIO_H
@@ -19,7 +19,7 @@ struct ratio_form {
     double value;            /* of the first sample, as measured; of what remains where beside_mean differs from text */
 };
 
-/* prefer: the letter that wins where several single ones fit ('M', 'D' or 'P'). letters_max: how many letters a
+/* prefer: the letter that wins where several single ones fit ('M', 'D', 'P' or 'T'). letters_max: how many letters a
  * form may have; the coarser the measurement, the fewer. */
 struct ratio_form ratio_classify(const struct ratio_sample *samples, int count, char prefer, int letters_max,
                                  double tolerance);

@@ -350,12 +350,32 @@ static int default_microbatches(int sequences, int pp)
     return 1;
 }
 
-static bool check_batch(struct reader *reader, int batch, struct layout *l)
+/* The number of micro-batches from their size; one of both is enough. */
+static bool take_size(struct reader *reader, int batch, int size, struct layout *l)
+{
+    static const char *const blame[] = {"parallel.pipeline.micro_batch_size", "train.global_batch", "parallel.dp_shard", "parallel.dp_replicate", NULL};
+    int data_ranks = layout_data_ranks(l);
+    int64_t parts = (int64_t)data_ranks * size;
+    char list[LIST_TEXT];
+    if (!reader_has(reader, blame[0])) return true;
+    if (reader_has(reader, "parallel.pipeline.microbatches"))
+        return reader_fail(reader, blame[0], "both micro_batch_size and microbatches are given; one makes the other: global_batch / (data ranks x micro_batch_size)");
+    if (batch % parts != 0) {
+        return reader_fail_among(reader, blame, "global_batch %d does not split into %d data ranks' micro-batches of %d sequences: %d / %lld = %.2f; nearest: %s",
+                                 batch, data_ranks, size, batch, (long long)parts, (double)batch / (double)parts, multiples(batch, parts, list));
+    }
+    l->microbatches = (int)(batch / parts);
+    return true;
+}
+
+static bool check_batch(struct reader *reader, int batch, int size, struct layout *l)
 {
     static const char *const blame[] = {"parallel.pipeline.microbatches", "train.global_batch", "parallel.dp_shard",
                                         "parallel.dp_replicate", NULL};
     int data_ranks = layout_data_ranks(l);
     char list[LIST_TEXT];
+    if (!take_size(reader, batch, size, l)) return false;
+    if (reader_has(reader, "parallel.pipeline.micro_batch_size")) return true;
     if (!reader_has(reader, "parallel.pipeline.microbatches")) {
         if (batch % data_ranks != 0) {
             return reader_fail_among(
@@ -371,6 +391,15 @@ static bool check_batch(struct reader *reader, int batch, struct layout *l)
         "global_batch %d does not split into %d data ranks x %d micro-batches: %d / %lld = %.2f; nearest: %s", batch,
         data_ranks, l->microbatches, batch, (long long)parts, (double)batch / (double)parts,
         multiples(batch, parts, list));
+}
+
+static bool check_chunks(struct reader *reader, const struct run_config *config)
+{
+    int seq = config->model.seq, chunks = config->train.sequence_chunks;
+    char list[LIST_TEXT];
+    if (seq % chunks == 0) return true;
+    return reader_fail_among(reader, BLAME("train.sequence_chunks", "model.seq"), "seq %d does not split into %d chunks: %d / %d = %.2f; allowed: %s", seq,
+                             chunks, seq, chunks, (double)seq / chunks, divisors(seq, seq, list));
 }
 
 /* ---- formats ---- */
@@ -482,7 +511,7 @@ bool validate_scenario(struct reader *reader, struct draft *draft)
            check_heads(reader, draft, &config->model) && check_adapter(reader, &config->model) && check_ranks(reader, l) &&
            read_tensor_parts(reader, &config->layout) && check_tensor_parallel(reader, &config->model, l) && check_sequence_parallel(reader, &config->model, l) &&
            check_expert_parallel(reader, &config->model, l) && check_layers(reader, config->model.layers, l) && check_sharding(reader, l) &&
-           check_batch(reader, config->train.global_batch, l) && read_recompute(reader, config) && set_precision(reader, draft) && check_frozen(reader, config);
+           check_batch(reader, config->train.global_batch, draft->micro_batch_size, l) && check_chunks(reader, config) && read_recompute(reader, config) && set_precision(reader, draft) && check_frozen(reader, config);
 }
 
 /* ---- size ---- */

@@ -1,5 +1,5 @@
 #!/bin/sh
-# hpsim diagnose finds the fault that made a pair of curves. Each shipped scenario fault_*.json is run with its fault, its
+# hpsim diagnose finds the fault that made a pair of curves. Each shipped scenario cause_*.json, defect_*.json, fault_*.json is run with its fault, its
 # curves are written (run --csv) and diagnosed in that scenario, where the fault is one of the whole catalogue. Counted is
 # where the first class has it, and where one of the first three has. What leaves no curve (a deadlock) is left out; a
 # curve that is not finite is cut as the error says, or left without its norm.
@@ -9,12 +9,14 @@
 #   loss      step,loss alone
 #   foreign   the same from another model: other seed and width, relative noise of 1e-5 on each number (--noise 4e-5)
 #
-# Required: 80 % first and 95 % among three, of another model 60 % and 75 %; a curve in which nothing shows says so and has
+# Required: 80 % first and 95 % among three, in each mode; of another model over the causes and defects of docs/low_loss.md and
+# the catalogue's faults of losses, their weights, their data and the pipeline. A curve in which nothing shows says so and has
 # the fault on its list, where it is the same model (in another one, a fault may not act that acts here).
 # usage: test_diagnose.sh HPSIM SOURCE_ROOT [EVERY [MODE...]]   EVERY n: each n-th scenario only
 hpsim=$(realpath "$1")
 cd "$2/scenarios" || exit 99
 every=${3:-1}
+scenarios=${SCENARIOS:-$(ls cause_*.json defect_*.json fault_*.json)}
 [ $# -gt 3 ] && shift 3 && modes=$* || modes='exact printed loss foreign'
 work=$(mktemp -d) || exit 99
 trap 'rm -rf "$work"' EXIT
@@ -67,12 +69,19 @@ diagnose() { # diagnose MODE SCENARIO FAULT
 
 : >"$work/rows"
 number=0
-for scenario in fault_*.json; do
+for scenario in $scenarios; do
     number=$((number + 1))
     [ $((number % every)) -eq 0 ] || continue
     fault=$(sed -n 's/.*"faults": \[{"fault": "\([^"]*\)".*/\1/p' "$scenario")
     [ -n "$fault" ] || { fail "$scenario names no fault"; continue; }
-    for mode in $modes; do diagnose "$mode" "$scenario" "$fault"; done
+    for mode in $modes; do
+        [ "$mode" = foreign ] && case $scenario in
+            cause_* | defect_* | fault_loss_* | fault_labels_* | fault_log_* | fault_last_* | fault_data_* | fault_pp_* | fault_dp_mean_* | fault_dp_scale_*) ;;
+            fault_fsdp_div* | fault_fsdp_not_div* | fault_grad_scale* | fault_tp_loss_* | fault_dropout_* | fault_init_*) ;;
+            *) continue ;;
+        esac
+        diagnose "$mode" "$scenario" "$fault"
+    done
 done
 [ -n "$VERBOSE" ] && cat "$work/rows"
 
@@ -87,9 +96,7 @@ for mode in $modes; do
         END {
             printf "%s: %d curves, %d faults leave none, %d only what is not finite; %d not visible, %d of them listed; of %d seen %d in the first class (%.1f %%), %d in three (%.1f %%), %d first of all; the first class has %.1f members\n",
                    mode, all, none, gone, hidden, listed, seen, first, 100 * first / (seen ? seen : 1), three, 100 * three / (seen ? seen : 1), top, sum / (seen ? seen : 1)
-            need_first = mode == "foreign" ? 60 : 80
-            need_three = mode == "foreign" ? 75 : 95
-            exit all == 0 || listed + 0 != hidden + 0 || 100 * first < need_first * seen || 100 * three < need_three * seen
+            exit all == 0 || listed + 0 != hidden + 0 || 100 * first < 80 * seen || 100 * three < 95 * seen
         }' "$work/rows" || fail "$mode"
 done
 exit $failed

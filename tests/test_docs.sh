@@ -2,7 +2,8 @@
 # What the pages under docs/ show is what hpsim prints: every block fenced as ```console is run again, command by command
 # (lines that begin with "$ hpsim"), and held against the lines behind it. A line "..." stands for any number of lines, none
 # too. A block fenced as ```json NAME or ```csv NAME is the file NAME from there on. Commands run in a folder that has scenarios/ and these
-# files. docs/scenario.md is what hpsim schema --markdown prints, and docs/symptoms.md names every fault.
+# files. docs/scenario.md is what hpsim schema --markdown prints, docs/symptoms.md names every
+# fault, and docs/low_loss.md every scenario cause_* and defect_* beside its component.
 # usage: test_docs.sh HPSIM SOURCE_ROOT [PAGE...]
 hpsim=$(realpath "$1")
 cd "$2" || exit 99
@@ -70,5 +71,16 @@ sed -n 's/^ *"name":[ \t]*"\(.*\)",*$/\1/p' "$work/faults" >"$work/names"
 while read -r name; do
     grep -qF "\`$name\`" docs/symptoms.md || { echo "docs/symptoms.md does not name $name"; failed=1; }
 done <"$work/names"
+for scenario in scenarios/cause_*.json scenarios/defect_*.json; do
+    name=$(basename "$scenario" .json)
+    component=$(sed -n 's/.*"component": "\([^"]*\)".*/\1/p' "$scenario")
+    grep -F "\`$name\`" docs/low_loss.md | grep -qF "\`$component\`" || { echo "docs/low_loss.md does not name $name with its component $component"; failed=1; }
+done
+for number in 01 02 03 04 05 06 07 08 09 10 11 12 13 14; do
+    ls scenarios/cause_${number}_*.json >/dev/null 2>&1 || { echo "cause $number has no scenario"; failed=1; }
+done
+for number in 1 2 3 4 5 6 9 10; do
+    ls scenarios/defect_h${number}_*.json >/dev/null 2>&1 || { echo "defect H$number has no scenario"; failed=1; }
+done
 [ $commands -gt 0 ] || { echo 'no page shows a command'; exit 1; }
 exit $failed

@@ -2,6 +2,7 @@
  * whether that is what the scenario expects. */
 #include <stdio.h>
 
+#include "model/loss_convention.h"
 #include "scenarios/fault.h"
 #include "tests/small_run.h"
 
@@ -197,6 +198,49 @@ START_TEST(oracle_alone)
 }
 END_TEST
 
+/* One ratio behind the loss that is the convention's own factor, or its inverse; and targets that the head alone sees. */
+START_TEST(oracle_alone_knows)
+{
+    static const struct { const char *site, *deviation, *component; } cases[] = {
+        {"pp.grad_scale", "twice", "pp.grad_scale"},
+        {"pp.grad_scale", "omit", "pp.grad_scale"},
+        {"fsdp.grad_divisor", "omit", "fsdp.grad_divisor"},
+        {"labels", "shift", "labels"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        begin();
+        while (strcmp(loss_convention_of(&scenario.config)->name, "pytorch_mean") != 0) scenario.config.train.loss_normalization++;
+        add_primitive(cases[i].site, cases[i].deviation);
+        struct result *result = run_checks("oracle");
+        ck_assert_int_eq(result->verdict, VERDICT_DIVERGED);
+        ck_assert_msg(!strcmp(result->diagnosis.component, cases[i].component), "%s", result->diagnosis.summary);
+        result_free(result);
+    }
+}
+END_TEST
+
+/* The average of the printed loss by any algorithm: rounded before the sum it is found, or no number is another. */
+START_TEST(average_of_any_algorithm)
+{
+    int found = 0;
+    for (int i = 0; i < collective_algorithm_count(); i++) {
+        const struct collective_algorithm *algorithm = collective_algorithm(i);
+        if (strcmp(algorithm->op, "all_reduce") != 0) continue;
+        for (int wrong = 0; wrong < 2; wrong++) {
+            begin();
+            snprintf(scenario.config.layout.all_reduce, sizeof scenario.config.layout.all_reduce, "%s", algorithm->name);
+            if (wrong) add_primitive("loss.report_reduce", "average-first");
+            struct result *result = run_checks("precision");
+            bool seen = result->verdict != VERDICT_CONSISTENT;
+            ck_assert_msg(!wrong ? !seen : seen || result->faults[0].outcome == FAULT_MASKED, "%s", algorithm->name);
+            found += seen;
+            result_free(result);
+        }
+    }
+    ck_assert_int_gt(found, 0);
+}
+END_TEST
+
 /* Two faults at one place: the first acts, and the other says whose place it was and what to do. Apart, both act. */
 START_TEST(one_place_one_fault)
 {
@@ -325,6 +369,8 @@ int main(void)
     tcase_add_test(tcase, reference_is_wrong);
     tcase_add_test(tcase, reference_books_are_in_order);
     tcase_add_test(tcase, oracle_alone);
+    tcase_add_test(tcase, oracle_alone_knows);
+    tcase_add_test(tcase, average_of_any_algorithm);
     tcase_add_test(tcase, one_place_one_fault);
     tcase_add_test(tcase, not_hit);
     tcase_add_test(tcase, masked);

@@ -1,6 +1,6 @@
 /* mixes: random layouts of the whole data-parallel family, each against what one rank computes; none raises anything.
  *
- * pp 1, 2, 3, 4, 8 x dp_replicate 1, 2, 3 x dp_shard 1, 2, 3, 5 x zero 0..3 x GPipe, 1F1B x every loss convention x
+ * pp 1, 2, 3, 4, 8 x dp_replicate 1, 2, 3 x dp_shard 1, 2, 3, 5 x zero 0..3 x GPipe, GPipeReversed, 1F1B x every loss convention x
  * fp64, fp32, bf16, fp16 with loss scaling, and with them by chance: micro-batches, when and how gradients are reduced,
  * buckets that cut through parameters, their alignment, resharding, prefetch, frozen, tied and (partly) unused parameters, algorithms
  * of the all-reduce, experts spread over ranks by every dispatcher, optimizer, clipping by either norm, blocking sends, dropout, latent attention, what is computed again in the backward, sequence parallelism. Everything is drawn from the case's number: `test_mixes SOURCE_ROOT
@@ -39,6 +39,7 @@ static void draw_layout(struct random_stream *r, struct run_config *config)
     l->reduce_op = drawn(r, 2) ? FSDP_REDUCE_SUM : FSDP_REDUCE_AVG;
     l->sync = drawn(r, 2) ? SYNC_EACH_MICROBATCH : SYNC_LAST_MICROBATCH;
     snprintf(l->schedule, sizeof l->schedule, "%s", drawn(r, 2) ? "GPipe" : "1F1B");
+    if (!strcmp(l->schedule, "GPipe") && l->microbatches % 2 == 1) snprintf(l->schedule, sizeof l->schedule, "GPipeReversed");
     int left = 8; /* uneven where pp is 3 */
     for (int i = 0; i < l->pp; i++) left -= l->layers_per_stage[i] = i == l->pp - 1 ? left : 8 / l->pp;
     for (int i = drawn(r, 6); i < collective_algorithm_count(); i++) {

@@ -41,7 +41,7 @@ static void push_loss(struct rank_record *rank, int step, int m, double N)
                                .positions = SEQ,
                                .denominator = N,
                                .scale = rank->data_rank == 1 ? 1.0 / M : 1,
-                               .compensation = D,
+                               .compensation = D, .repeats = 1,
                                .token_count = SEQ,
                                .token_loss = loss,
                                .token_weight = weight};

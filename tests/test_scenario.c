@@ -3,6 +3,7 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
+#include "model/train.h"
 #include "scenarios/corpus.h"
 #include "support/scenario_files.h"
 
@@ -98,6 +99,12 @@ static const struct refused refusals[] = {
     {"{\"parallel\":{\"dp_shard\":3}}", 1, 25, "parallel.dp_shard", "global_batch 16 does not split into 3 data ranks: 16 / 3 = 5.33; nearest: 15, 18"},
     {"{\"parallel\":{\"dp_shard\":3,\"pipeline\":{\"microbatches\":8}},\n\"train\":{\"global_batch\":32}}", 1, 54,
      "parallel.pipeline.microbatches", "32 does not split into 3 data ranks x 8 micro-batches: 32 / 24 = 1.33; nearest: 24, 48"},
+    {"{\"parallel\":{\"pipeline\":{\"microbatches\":2,\"micro_batch_size\":8}}}", 1, 62, "parallel.pipeline.micro_batch_size", "one makes the other"},
+    {"{\"parallel\":{\"dp_shard\":2,\"pipeline\":{\"micro_batch_size\":3}}}", 1, 58, "parallel.pipeline.micro_batch_size", "16 / 6 = 2.67; nearest: 12, 18"},
+    {"{" P ",\"train\":{\"sequence_chunks\":3}}", 1, 43, "train.sequence_chunks", "seq 64 does not split into 3 chunks"},
+    {"{" P ",\"train\":{\"gc_interval_steps\":-1}}", 1, 45, "train.gc_interval_steps", "an integer from 0"},
+    {"{\"parallel\":{\"overlap\":{\"tp\":\"mc3\"}}}", 1, 30, "parallel.overlap.tp", "did you mean 'mc2'?"},
+    {"{\"parallel\":{\"overlap\":{\"all_to_all\":1}}}", 1, 38, "parallel.overlap.all_to_all", "true or false"},
     {"{\"parallel\":{\"pipeline\":{\"schedule\":\"ZBV\"}}}", 1, 37, "parallel.pipeline.schedule", "not there yet; there is: GPipe, 1F1B"},
     {"{\"parallel\":{\"pipeline\":{\"schedule\":\"1f1b\"}}}", 1, 37, "parallel.pipeline.schedule", "did you mean '1F1B'?"},
     {"{\"parallel\":{\"pipeline\":{\"chunks\":2}}}", 1, 35, "parallel.pipeline.chunks", "not there yet"},
@@ -451,6 +458,35 @@ START_TEST(expectation)
 }
 END_TEST
 
+/* What is said of overlap, chunks and garbage changes no bit of a run; micro_batch_size is another word for microbatches. */
+START_TEST(no_effect_on_values)
+{
+#define SMALL "\"model\":{\"layers\":2,\"dim\":12,\"heads\":2,\"ffn\":14,\"seq\":18},\"train\":{\"steps\":2,\"global_batch\":18"
+    static const char *const same[] = {
+        "{" SMALL "},\"parallel\":{\"pp\":2,\"dp_shard\":3,\"pipeline\":{\"microbatches\":2}}}",
+        "{" SMALL "},\"parallel\":{\"pp\":2,\"dp_shard\":3,\"pipeline\":{\"micro_batch_size\":3}}}",
+        "{" SMALL ",\"gc_interval_steps\":1,\"sequence_chunks\":6},\"parallel\":{\"pp\":2,\"dp_shard\":3,\"pipeline\":{\"microbatches\":2}}}",
+        "{" SMALL "},\"parallel\":{\"pp\":2,\"dp_shard\":3,\"pipeline\":{\"microbatches\":2},"
+        "\"overlap\":{\"tp\":\"mc2\",\"forward_backward\":true,\"all_to_all\":true}}}",
+        "{" SMALL "},\"parallel\":{\"pp\":2,\"dp_shard\":3,\"pipeline\":{\"micro_batch_size\":1}}}", /* other micro-batches: other bits */
+    };
+    enum { TEXTS = sizeof same / sizeof same[0] };
+    uint64_t digest[TEXTS][2];
+    for (int i = 0; i < TEXTS; i++) {
+        struct scenario *scenario = files_accept(same[i], NULL);
+        struct train_options options = {.threads = 1};
+        struct error error = {0};
+        struct record *record = train_run(&scenario->config, NULL, &options, &error);
+        ck_assert_msg(record != NULL, "%s", error.message);
+        ck_assert_int_eq(scenario->config.layout.microbatches, i == TEXTS - 1 ? 6 : 2);
+        memcpy(digest[i], record->digest, sizeof digest[i]);
+        record_free(record);
+        scenario_free(scenario);
+    }
+    for (int i = 1; i < TEXTS; i++) ck_assert_int_eq(!memcmp(digest[i], digest[0], sizeof digest[0]), i < TEXTS - 1);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     if (argc > 1) files_source = argv[1];
@@ -469,6 +505,7 @@ int main(int argc, char **argv)
     tcase_add_test(tcase, overrides);
     tcase_add_test(tcase, override_errors);
     tcase_add_test(tcase, expectation);
+    tcase_add_test(tcase, no_effect_on_values);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_set_fork_status(runner, CK_NOFORK);

@@ -13,7 +13,10 @@
  * With sequence parallelism x, n and dx are slices: n is gathered before W, and every rank has the losses of all tokens.
  *
  * The logits are by far the largest tensor here: they are kept once, and dz takes their place. So
- * head_backward_input runs at most once after each forward. */
+ * head_backward_input runs at most once after each forward. Or they are made in chunks, a part of one sequence after the
+ * other (train.sequence_chunks): then one chunk is all that is ever there, and each is made again for dx and once more for dW.
+ * A row's logits depend on its own row alone and dW's chain goes on over the rows in their order, so the bits are the same.
+ * Limit: with tensor parallelism the logits are made at once. */
 #include "model/layers/layers.h"
 #include "model/layers/linear.h"
 #include "model/layers/sequence_parallel.h"
@@ -28,6 +31,9 @@ struct head_saved {
     struct tensor x, rstd, normed;
     struct tensor logits, lse;      /* dz is in `logits` from backward_input on */
     struct tensor dnormed;          /* without data before backward_input */
+    int64_t chunk;                  /* rows of `logits`: all, or those of a chunk */
+    enum format format;             /* of the logits */
+    struct tensor output, weight;   /* chunks: what dz is made from once more, from backward_input on */
     const int32_t *targets;         /* within this rank's part of the vocabulary; -2: in another */
 };
 
@@ -75,6 +81,37 @@ static void merge_parts(const struct layer_context *context, struct head_saved *
     arena_release(context->scratch, mark);
 }
 
+static struct tensor some_rows(struct tensor t, int64_t first, int64_t count)
+{
+    t.data = (char *)t.data + (size_t)(first * t.stride[0] * format_storage_bytes(t.storage));
+    t.shape[0] = count;
+    return t;
+}
+
+static int64_t chunk_of(const struct layer_context *context)
+{
+    bool chunked = context->sequence_chunks > 1 && !context->tp;
+    return chunked ? context->seq / context->sequence_chunks : layer_rows(context);
+}
+
+static bool is_chunked(const struct head_saved *saved)
+{
+    return saved->chunk < saved->x.shape[0];
+}
+
+static void make_logits(const struct layer_context *context, struct head_saved *saved, struct tensor in, struct tensor output, int64_t first)
+{
+    linear_forward(context, saved->format, saved->logits, some_rows(in, first, saved->chunk), output, no_bias);
+}
+
+/* dz in the place of the logits that are there. */
+static void make_dz(const struct layer_context *context, struct head_saved *saved, struct tensor weight, int64_t first)
+{
+    context->ops->cross_entropy_backward(saved->logits, saved->logits, some_rows(saved->lse, first, saved->chunk), saved->targets + first,
+                                         some_rows(weight, first, saved->chunk));
+    tensor_round(saved->logits, context->precision->logits);
+}
+
 struct head_saved *head_forward(const struct layer_context *whole_context, struct tensor token_loss, struct tensor x,
                                 const int32_t *targets, const struct head_weights *weights, struct arena *arena)
 {
@@ -92,20 +129,29 @@ struct head_saved *head_forward(const struct layer_context *whole_context, struc
     ops->rmsnorm_forward(saved->normed, saved->rstd, x, weights->norm, model->norm_eps);
     tensor_round(saved->normed, precision_activation(context->precision));
     int64_t vocab = weights->output.shape[0];
-    saved->logits = layer_matrix_alloc(context, vocab, arena);
+    saved->chunk = chunk_of(context);
+    saved->format = context->precision->logits;
+    saved->logits = tensor_2d(arena_alloc(arena, (size_t)(saved->chunk * vocab) * format_storage_bytes(ops->storage)), ops->storage, saved->chunk, vocab);
     struct arena_mark mark = arena_mark(context->scratch);
     struct tensor in = sequence_gather(context, &site_sp_gather, saved->normed, precision_activation(context->precision), context->scratch);
-    linear_forward(context, context->precision->logits, saved->logits, in, weights->output, no_bias);
-    arena_release(context->scratch, mark);
     saved->lse = layer_vector_alloc(context, rows, arena);
     saved->targets = own_targets(context, targets, vocab, arena);
-    ops->cross_entropy_forward(token_loss, saved->lse, saved->logits, saved->targets);
+    for (int64_t first = 0; first < rows; first += saved->chunk) {
+        make_logits(context, saved, in, weights->output, first);
+        ops->cross_entropy_forward(some_rows(token_loss, first, saved->chunk), some_rows(saved->lse, first, saved->chunk), saved->logits, saved->targets + first);
+    }
+    arena_release(context->scratch, mark);
     if (context->tp) merge_parts(context, saved, token_loss, targets);
     return saved;
 }
 
+struct tensor head_logits(const struct head_saved *saved)
+{
+    return saved->logits;
+}
+
 /* The logsumexp taken for a constant, as a raw collective leaves it: dz[t,:] = - w[t] onehot(target). */
-static void target_gradient(const struct head_saved *saved, struct tensor weight)
+static void target_gradient(const struct layer_context *context, const struct head_saved *saved, struct tensor weight)
 {
     struct tensor dz = saved->logits;
     memset(dz.data, 0, (size_t)tensor_bytes(dz));
@@ -113,6 +159,7 @@ static void target_gradient(const struct head_saved *saved, struct tensor weight
         if (saved->targets[t] < 0) continue;
         format_set(dz.data, (size_t)(t * dz.shape[1] + saved->targets[t]), dz.storage, -format_get(weight.data, (size_t)t, dz.storage));
     }
+    tensor_round(dz, context->precision->logits);
 }
 
 void head_backward_input(const struct layer_context *whole_context, struct tensor dx, struct tensor weight,
@@ -124,11 +171,17 @@ void head_backward_input(const struct layer_context *whole_context, struct tenso
     ASSERT_MESSAGE(saved->dnormed.data == NULL, "the logits are gone after one head_backward_input");
     ASSERT(weight.dims == 1 && weight.shape[0] == layer_rows(context) && weight.storage == ops->storage);
 
-    if (context->tp && !layer_choice(context, &site_tp_loss_gradient, context->model->layers + 1, true)) target_gradient(saved, weight);
-    else ops->cross_entropy_backward(saved->logits, saved->logits, saved->lse, context->tp ? saved->targets : targets, weight);
-    tensor_round(saved->logits, context->precision->logits);
     struct tensor d_in = layer_matrix_alloc(context, context->model->dim, arena);
-    linear_backward_input(context, precision_activation(context->precision), d_in, saved->logits, weights->output, false);
+    bool is_constant = context->tp && !layer_choice(context, &site_tp_loss_gradient, context->model->layers + 1, true);
+    saved->output = weights->output;
+    saved->weight = weight;
+    if (!context->tp) saved->targets = targets;
+    for (int64_t first = 0; first < weight.shape[0]; first += saved->chunk) {
+        if (is_chunked(saved)) make_logits(context, saved, saved->normed, weights->output, first);
+        if (is_constant) target_gradient(context, saved, weight);
+        else make_dz(context, saved, weight, first);
+        linear_backward_input(context, precision_activation(context->precision), some_rows(d_in, first, saved->chunk), saved->logits, weights->output, false);
+    }
     saved->dnormed = column_parallel_backward(context, precision_activation(context->precision), d_in, arena);
     ops->rmsnorm_backward_input(dx, saved->dnormed, saved->x, weights->norm, saved->rstd);
     tensor_round(dx, context->precision->residual);
@@ -143,7 +196,13 @@ void head_backward_weight(const struct layer_context *whole_context, struct head
 
     struct arena_mark mark = arena_mark(context->scratch);
     struct tensor in = sequence_gather(context, &site_sp_gather_again, saved->normed, precision_activation(context->precision), context->scratch);
-    linear_backward_weight(context, gradients->output, no_bias, saved->logits, in);
+    for (int64_t first = 0; first < layer_rows(context); first += saved->chunk) {
+        if (is_chunked(saved)) {
+            make_logits(context, saved, in, saved->output, first);
+            make_dz(context, saved, saved->weight, first);
+        }
+        linear_backward_weight(context, gradients->output, no_bias, saved->logits, some_rows(in, first, saved->chunk));
+    }
     arena_release(context->scratch, mark);
     ops->rmsnorm_backward_weight(gradients->norm, saved->dnormed, saved->x, saved->rstd);
 }

@@ -173,6 +173,15 @@ static bool decided_otherwise(const struct record *record, const struct rank_rec
     return false;
 }
 
+/* Parameters that were not dropped after a forward are not gathered for the backward. NULL: another check tells where. */
+static const struct site *site_of_calls(const struct record *record, const struct rank_record *rank, const struct site *site)
+{
+    for (int step = 0; site == &site_fsdp_unshard && step < record->config.train.steps; step++) {
+        if (facts_was_chosen(rank, &site_fsdp_reshard, step, -1)) return &site_fsdp_reshard;
+    }
+    return decided_otherwise(record, rank, site) ? NULL : site;
+}
+
 /* A call in another group than is due moves other traffic, though members agree. */
 static void check_group(const struct evidence *e, struct check_output *output, const struct rank_record *rank)
 {
@@ -201,7 +210,7 @@ static void check_calls(const struct evidence *e, struct check_output *output, c
         if (site->kind != SITE_COMMUNICATION) continue;
         int64_t due = calls_due(e->parallel, rank, site), made = calls_made(rank, site);
         if (due < 0 || made == due) continue;
-        struct finding finding = finding_new(decided_otherwise(e->parallel, rank, site) ? NULL : site, place_at(rank->rank, -1, -1));
+        struct finding finding = finding_new(site_of_calls(e->parallel, rank, site), place_at(rank->rank, -1, -1));
         finding.expected = (double)due;
         finding.got = (double)made;
         finding_pattern(&finding, "calls-differ");

@@ -6,7 +6,8 @@
  *   layers held               more of a layer than its input: at most its micro-batches in flight times its layers on a stage;
  *                             one with recompute full, while its backward runs
  *   bytes                     parameters, gradients, optimizer state as zero 0 and 3 say, to the element
- * Limit: exact, from above for what is in flight: less is no fault. Sites: pp.schedule. */
+ * Limit: exact, from above for what is in flight: less is no fault. Sites: pp.schedule; fsdp.reshard
+ * where units were not dropped after a forward. */
 #include <math.h>
 #include <string.h>
 
@@ -95,18 +96,27 @@ static void check_bytes(const struct evidence *e, struct check_output *output, c
     }
 }
 
-static void find(struct check_output *output, const struct record *record, const struct rank_record *rank, int held, int due,
-                 const char *what)
+static void find(struct check_output *output, const struct record *record, const struct rank_record *rank, const struct site *site,
+                 int held, int due, const char *what)
 {
     check_value(output, held, due);
     if (held <= due) return;
-    struct finding finding = finding_new(&site_pp_schedule, place_at(rank->rank, -1, -1));
+    struct finding finding = finding_new(site, place_at(rank->rank, -1, -1));
     finding.expected = due;
     finding.got = held;
     finding_pattern(&finding, "holds-more");
     finding_say(&finding, "rank %d (stage %d) holds %d %s at once where %s promises %d at most", rank->rank, rank->stage, held,
                 what, record->config.layout.schedule, due);
     check_find(output, &finding);
+}
+
+/* Was a unit left gathered after a forward, against the layout? */
+static bool kept_gathered(const struct record *record, const struct rank_record *rank)
+{
+    for (int step = 0; step < record->config.train.steps; step++) {
+        if (facts_was_chosen(rank, &site_fsdp_reshard, step, -1)) return true;
+    }
+    return false;
 }
 
 static void run(const struct evidence *e, struct check_output *output)
@@ -117,9 +127,9 @@ static void run(const struct evidence *e, struct check_output *output)
     for (int r = 0; r < record->ranks; r++) {
         const struct rank_record *rank = &record->rank[r];
         int due = schedule->in_flight(record->config.layout.pp, record->config.layout.microbatches, rank->stage);
-        find(output, record, rank, rank->microbatches_peak, due, "micro-batches");
-        find(output, record, rank, rank->layers_peak, layers_bound(record, rank, due), "layers' activations");
-        find(output, record, rank, rank->unsharded_peak, units_bound(record, rank), "gathered units");
+        find(output, record, rank, &site_pp_schedule, rank->microbatches_peak, due, "micro-batches");
+        find(output, record, rank, &site_pp_schedule, rank->layers_peak, layers_bound(record, rank, due), "layers' activations");
+        find(output, record, rank, kept_gathered(record, rank) ? &site_fsdp_reshard : &site_pp_schedule, rank->unsharded_peak, units_bound(record, rank), "gathered units");
         check_bytes(e, output, rank);
     }
 }

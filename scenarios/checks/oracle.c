@@ -11,11 +11,14 @@
  *                          (where something on the gradient's way was decided otherwise than is due, or not used whole,
  *                          that: dp.zero_grad .. optimizer.gradients; it may be within what a narrow format rounds)
  *   clip.norm_reduce       the norm, where all gradients agree
+ *   labels                 the head's output, where the rows are due and their targets are not the data's
+ *   init.values            a parameter before the first step
  *   optimizer.update       a parameter, where gradient, norm and value before agree
  * What only follows from a difference further up has none, and is told once a step. */
 #include <math.h>
 #include <stdio.h>
 
+#include "model/data.h"
 #include "model/sites.h"
 #include "scenarios/check.h"
 #include "scenarios/compare.h"
@@ -47,6 +50,19 @@ static void set_ratio(const struct evidence *e, struct finding *finding, const s
     finding->ratio_value = d->ratio;
 }
 
+/* The rows that a micro-batch read are due, and their targets are not the data's: what the head compares with. */
+static bool reads_other_targets(const struct evidence *e, int step, int rank, int microbatch)
+{
+    const struct run_config *config = &e->parallel->config;
+    const struct sample_fact *fact = facts_sample(&e->parallel->rank[rank], step, microbatch);
+    if (!fact || !facts_sample_is_due(e->parallel, step, e->parallel->rank[rank].data_rank, microbatch)) return false;
+    struct arena *arena = arena_new("oracle's targets", false);
+    struct data data = data_pack(&config->data, config->model.seq, (int64_t)config->train.steps * config->train.global_batch, arena);
+    bool others = !facts_targets_are_due(fact, &data);
+    arena_free(arena);
+    return others;
+}
+
 static void find_forward(const struct evidence *e, struct check_output *output, int step)
 {
     const struct comparison *c = e->comparison;
@@ -62,16 +78,17 @@ static void find_forward(const struct evidence *e, struct check_output *output, 
             caused = true;
             int per = layout_sequences_per_microbatch(&e->parallel->config);
             int microbatch = sequence / per % e->parallel->config.layout.microbatches;
+            bool labels = unit == c->units - 1 && reads_other_targets(e, step, d->rank, microbatch);
             struct finding finding =
-                finding_new(&site_layer_forward, place_at_unit(&e->parallel->config, d->rank, step, microbatch, unit));
+                finding_new(labels ? &site_labels : &site_layer_forward, place_at_unit(&e->parallel->config, d->rank, step, microbatch, unit));
             char name[32];
             unit_name(&e->parallel->config.model, unit, name);
             set_ratio(e, &finding, d, step);
-            finding_pattern(&finding, "altered");
+            finding_pattern(&finding, labels ? "other-targets" : "altered");
             finding_say(&finding,
                         "in step %d on rank %d the output of %s for sequence %d differs from standalone by %.3g though "
-                        "its input and parameters agree",
-                        step, d->rank, name, sequence, d->error);
+                        "its input and parameters agree%s",
+                        step, d->rank, name, sequence, d->error, labels ? ": its targets are others than the data's" : "");
             check_find(output, &finding);
         }
     }
@@ -196,6 +213,18 @@ static void find_gradients(const struct evidence *e, struct check_output *output
                      "gradients");
 }
 
+/* Initial values depend on nothing but themselves; which rows of them an optimizer holds, shard-cover tells. */
+static bool find_initial(const struct evidence *e, struct check_output *output, int param, const struct difference *d)
+{
+    int unit = e->parallel->params.params[param].unit;
+    for (int r = 0; r < d->ranks_count; r++) {
+        if (facts_was_chosen(&e->parallel->rank[d->ranks[r]], &site_fsdp_shard, 0, unit)) return false;
+    }
+    find_tensor(e, output, &site_init_values, -1, param, d,
+                "before the first step (%d) the value of %s, rows of rank %d, differs from standalone by %.3g");
+    return true;
+}
+
 static void find_params(const struct evidence *e, struct check_output *output, int step)
 {
     const struct comparison *c = e->comparison;
@@ -203,7 +232,7 @@ static void find_params(const struct evidence *e, struct check_output *output, i
     for (int p = 0; p < c->params; p++) {
         const struct difference *d = comparison_param(c, step, p), *before = comparison_param(c, step - 1, p);
         const struct difference *gradient = comparison_gradient(c, step, p);
-        if (!judge(c, output, d)) continue;
+        if (!judge(c, output, d) || (step < 0 && find_initial(e, output, p, d))) continue;
         bool inputs_agree =
             step >= 0 && gradient && !gradient->wrong && before && !before->wrong && !c->norm[step].wrong;
         if (inputs_agree) {

@@ -6,9 +6,10 @@
  *                 declare to go through: no value needs more significant bits (a store that was not rounded), and some value needs
  *                 nearly all of them (a store that was rounded to less; of 64 values the chance that all end in three
  *                 zero bits is 2^-192)
+ *   in the logits  of the first 1024, 64 of which are not 0, some need nearly all the bits of precision.logits
  *   in the sum    a micro-batch's loss is the sum of its tokens' losses, in fp64
- *   in an average the printed loss' all-reduce, where its algorithm is fold: to the bit the contributions' sum in member
- *                 order, divided once by their number; not a sum of contributions that were divided before
+ *   in an average the printed loss' all-reduce: to the bit the contributions' sum in the order of its algorithm,
+ *                 divided once by their number; not a sum of contributions that were divided before
  *   loss scale    one scale on all ranks; what is not finite anywhere is found everywhere, and its update left out
  *   a router      scores, unless model.moe.score_format narrows them, have nearly all bits of the storage, and so has what a
  *                 selection bias is moved to
@@ -16,6 +17,7 @@
  * Limits: exact, but for the loss' sum (1e-12 relative to the sum of magnitudes). Sites: that of the call, of the reduction,
  * optimizer.update, loss.sum, amp.*, moe.scores, moe.bias. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "model/loss_convention.h"
@@ -235,15 +237,33 @@ static void check_loss_sum(const struct evidence *e, struct check_output *output
     check_find(output, &finding);
 }
 
+/* ---- in the logits ---- */
+
+static void check_logits(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct loss_fact *fact)
+{
+    enum format format = e->parallel->config.precision.logits;
+    int declared = format_traits[format].significand_bits, least = (declared < 16 ? declared : 16) - 3;
+    bool below = fact->logit_values >= 64 && fact->logit_bits < least;
+    check_value(output, below, 0);
+    if (!below) return;
+    struct finding finding = finding_new(&site_fsdp_output_cast, place_at(rank->rank, fact->step, fact->microbatch));
+    finding.expected = declared;
+    finding.got = fact->logit_bits;
+    finding_pattern(&finding, "rounded");
+    finding_say(&finding, "no logit of micro-batch %d in step %d on rank %d has more than %d significant bits, where %s is declared: the losses are "
+                "made from narrower numbers", fact->microbatch, fact->step, rank->rank, fact->logit_bits, format_traits[format].name);
+    check_find(output, &finding);
+}
+
 /* ---- in an average ---- */
 
-static bool adds_in_member_order(const struct rank_record *rank, int step)
+static const char *algorithm_of(const struct rank_record *rank, int step)
 {
     for (int i = 0; rank->communicator && i < communicator_calls(rank->communicator); i++) {
         const struct call_record *call = communicator_call(rank->communicator, i);
-        if (call->step == step && !strcmp(call->purpose, site_loss_report_reduce.name)) return !strcmp(call->algorithm, "fold");
+        if (call->step == step && !strcmp(call->purpose, site_loss_report_reduce.name)) return call->algorithm;
     }
-    return false;
+    return NULL;
 }
 
 static void check_average(const struct evidence *e, struct check_output *output, const struct rank_record *rank,
@@ -251,24 +271,30 @@ static void check_average(const struct evidence *e, struct check_output *output,
 {
     const struct record *record = e->parallel;
     int D = layout_data_ranks(&record->config.layout);
-    double sum = 0, magnitudes = 0;
-    if (!adds_in_member_order(rank, fact->step)) return;
+    const char *algorithm = algorithm_of(rank, fact->step);
+    if (!algorithm) return;
+    double *contributed = memory_alloc(2 * (size_t)D * sizeof *contributed), *sums = contributed + D, magnitudes = 0;
+    int known = 0;
     for (int d = 0; d < D; d++) {
         const struct rank_record *member = facts_rank(record, rank->stage, d);
         const struct report_fact *part = member ? facts_report(member, fact->step) : NULL;
-        if (!part) return;
-        sum = d == 0 ? part->contributed : sum + part->contributed;
+        if (!part) break;
+        contributed[known++] = part->contributed;
         magnitudes += fabs(part->contributed);
     }
-    double due = sum / D, error = fabs(fact->averaged - due);
-    bool rounding = error <= 4 * D * ldexp(1, -53) * magnitudes;
-    if (fact->averaged == due || !rounding) return;
+    int count = known == D ? all_reduce_sums(algorithm, contributed, D, sums) : 0;
+    bool due = count == 0;
+    for (int i = 0; i < count; i++) due = due || fact->averaged == sums[i] / D;
+    double first = count ? sums[0] / D : 0;
+    free(contributed);
+    bool rounding = fabs(fact->averaged - first) <= 4 * D * ldexp(1, -53) * magnitudes;
+    if (due || !rounding) return;
     struct finding finding = finding_new(&site_loss_report_reduce, place_at(rank->rank, fact->step, -1));
-    finding.expected = due;
+    finding.expected = first;
     finding.got = fact->averaged;
     finding_pattern(&finding, "rounded");
     finding_say(&finding, "rank %d gets %.17g as the average of the %d losses of step %d; their sum over their number is %.17g", rank->rank,
-                fact->averaged, D, fact->step, due);
+                fact->averaged, D, fact->step, first);
     check_value(output, 1, 0);
     check_find(output, &finding);
 }
@@ -348,7 +374,10 @@ static void run(const struct evidence *e, struct check_output *output)
         check_wire(e, output, rank);
         check_stores(e, output, rank);
         check_reductions(e, output, rank);
-        for (int i = 0; i < rank->losses.count; i++) check_loss_sum(e, output, rank, &rank->losses.items[i]);
+        for (int i = 0; i < rank->losses.count; i++) {
+            check_logits(e, output, rank, &rank->losses.items[i]);
+            check_loss_sum(e, output, rank, &rank->losses.items[i]);
+        }
         for (int i = 0; i < rank->reports.count; i++) check_average(e, output, rank, &rank->reports.items[i]);
         for (int i = 0; i < rank->scales.count; i++) check_scale(e, output, rank, &rank->scales.items[i]);
         for (int i = 0; i < rank->balances.count; i++) check_bias(e, output, rank, &rank->balances.items[i]);

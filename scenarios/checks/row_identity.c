@@ -79,21 +79,7 @@ static void check_ends(const struct evidence *e, struct check_output *output, co
 static bool check_targets(const struct evidence *e, struct check_output *output, const struct rank_record *rank,
                           const struct sample_fact *fact, const struct data *data)
 {
-    struct hash hash;
-    uint64_t digest[2];
-    size_t row = (size_t)data->seq * sizeof *data->targets; /* hashed as one piece, as the rank does */
-    char *targets = memory_alloc((size_t)fact->count * row);
-    bool there = true; /* else told by the rows */
-    for (int i = 0; i < fact->count && there; i++) {
-        there = fact->sequences[i] >= 0 && fact->sequences[i] < data->sequences;
-        if (there) memcpy(targets + (size_t)i * row, data->targets + fact->sequences[i] * data->seq, row);
-    }
-    hash_init(&hash);
-    if (there) hash_bytes(&hash, targets, (size_t)fact->count * row);
-    hash_finish(&hash, digest);
-    free(targets);
-    if (!there) return true;
-    bool good = digest[0] == fact->target_hash;
+    bool good = facts_targets_are_due(fact, data);
     check_value(output, !good, 0);
     if (good) return true;
     struct finding finding = finding_new(&site_labels, place_at(rank->rank, fact->step, fact->microbatch));

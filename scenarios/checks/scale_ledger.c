@@ -2,7 +2,7 @@
  * train.loss_normalization says.
  *
  * Each factor notes the number that it really used. Held against what is due one by one, and as a product
- *     compensation * scale / denominator / divisor * grad_scale = weight due
+ *     compensation * scale * repeats / denominator / divisor * grad_scale = weight due
  * for every (data rank, micro-batch), and against the scale that the gradient's ledger carries in the end: a
  * product that differs from it says that something scaled the gradient without being a factor.
  * And what multiplies the gradient of a micro-batch's auxiliary losses (loss_auxiliary_seed).
@@ -24,7 +24,7 @@ static void check_loss(const struct evidence *e, struct check_output *output, co
     const struct record *record = e->parallel;
     struct factor_numbers numbers = facts_loss_numbers(record, rank, fact);
     double due = loss_seed(loss_convention_of(&record->config), &numbers);
-    check_value(output, fabs(fact->compensation * fact->scale / fact->denominator / due - 1), limit);
+    check_value(output, fabs(fact->compensation * fact->scale * fact->repeats / fact->denominator / due - 1), limit);
     for (int factor = 0; factor < LOSS_FACTOR_UNDECLARED; factor++) {
         double ratio = loss_factor_ratio(record, rank, fact, (enum loss_factor)factor);
         if (loss_factor_is_due(ratio, (enum loss_factor)factor, record)) continue;
