@@ -133,7 +133,7 @@ static const struct words table[] = {
      "look at how auxiliary losses get into the backward on stages that have no main loss"},
     {"moe.aux_scale", NULL, "The auxiliary losses' gradient in {unit} has the wrong scale: {first}",
      "their gradient has the main loss' scale: divided by the micro-batches where that is, times the tokens where it is not"},
-    {"model.initial", NULL, "{Ranks} begin{s} with other values than the seed gives: {first}",
+    {"init", NULL, "{Ranks} begin{s} with other values than the seed gives: {first}",
      "look at where the seed is set: before the model is made, the same on every rank; or broadcast the values once"},
     {"ep.expert_order", NULL, "{Ranks} read{s} experts' parameters in the string order of their names: {first}",
      "take an expert's number out of its name before sorting: as strings 10 comes before 2"},

@@ -3,7 +3,7 @@
 
 const struct fault fault_rng_init_replica = {
     .name = "rng-init-replica",
-    .component = "model.initial",
+    .component = "init",
     .injected = "each rank draws initial values from its own stream: nobody has set one seed for all",
     .visible = "copies of a parameter differ from the first step on, and so does the loss",
     .checks = "oracle",
