@@ -39,12 +39,14 @@ static double own_scores(const struct routing *routing, bool softmax, int64_t t,
 }
 
 /* The experts that a token counts for: those of its own choice, by the logits, whose order the score functions keep; or (a mistake) of the router's that have room. */
-static int seen_of(const struct moe_config *moe, const struct routing *routing, bool own, int64_t t, double *logits, int32_t *ret)
+static int seen_of(const struct layer_context *context, struct routing *routing, bool own, int64_t t, double *logits, const struct router_work *work, int32_t *ret)
 {
+    const struct moe_config *moe = &context->model->moe;
     int seen = 0;
     if (own) {
         for (int e = 0; e < moe->experts; e++) logits[e] = router_get(routing->logits, t * moe->experts + e);
         router_top(logits, moe->experts, moe->top_k, true, ret);
+        router_follow_own(context, routing, t, logits, work, ret);
         return moe->top_k;
     }
     for (int64_t i = t * moe->top_k; i < (t + 1) * moe->top_k; i++) {
@@ -60,13 +62,14 @@ static void find_cell(const struct layer_context *context, struct routing *routi
     struct arena_mark mark = arena_mark(context->scratch);
     double *p = arena_alloc(context->scratch, (size_t)experts * sizeof *p), *sums = arena_zalloc(context->scratch, (size_t)experts * sizeof *sums);
     int32_t *seen = arena_alloc(context->scratch, (size_t)moe->top_k * sizeof *seen);
+    struct router_work work = router_work_new(context);
     int64_t *counts = routing->aux_counts + (int64_t)c * experts;
     for (int64_t t = routing->cell_first[c]; t < routing->cell_first[c + 1]; t++) {
         if (is_padding(context, t)) continue;
         routing->cell_tokens[c]++;
         own_scores(routing, is_softmax(moe, routing), t, experts, p);
         for (int e = 0; e < experts; e++) sums[e] += p[e];
-        for (int i = seen_of(moe, routing, own, t, p, seen) - 1; i >= 0; i--) counts[seen[i]]++;
+        for (int i = seen_of(context, routing, own, t, p, &work, seen) - 1; i >= 0; i--) counts[seen[i]]++;
         double lse = router_get(routing->lse, t);
         routing->z[c] += lse * lse;
     }

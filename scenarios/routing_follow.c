@@ -1,0 +1,130 @@
+/* routing_follow: see routing_follow.h. */
+#include "scenarios/routing_follow.h"
+
+#include <string.h>
+
+#include "scenarios/facts.h"
+#include "scenarios/routing_due.h"
+
+/* The token's place within its step. */
+static int64_t token_of_step(const struct record *record, const struct routing_fact *fact, int64_t token)
+{
+    return (int64_t)fact->first_sequence * record->config.model.seq + token;
+}
+
+static bool has(const int32_t *chosen, int count, int32_t expert)
+{
+    for (int i = 0; i < count; i++) {
+        if (chosen[i] == expert) return true;
+    }
+    return false;
+}
+
+static bool is_same_set(const int32_t *a, const int32_t *b, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (!has(a, count, b[i])) return false;
+    }
+    return true;
+}
+
+/* Do the scores follow from the logits? */
+static bool scores_follow(const struct record *record, const struct routing_fact *fact, int64_t token)
+{
+    const struct moe_config *moe = &record->config.model.moe;
+    double limit = moe->scores_bf16 ? 0x1p-7 : routing_roundoff(record);
+    for (int e = 0; e < fact->experts; e++) {
+        int64_t at = token * fact->experts + e;
+        if (!routing_agree(routing_score(moe, fact->logits + token * fact->experts, e), fact->score[at], limit)) return false;
+    }
+    return true;
+}
+
+struct work { double *keys; int32_t *top; };
+
+static void take_fact(const struct record *record, const struct routing_fact *fact, const struct work *work, int32_t *chosen, int32_t *own)
+{
+    const struct moe_config *moe = &record->config.model.moe;
+    size_t bytes = (size_t)moe->top_k * sizeof *chosen;
+    for (int64_t t = 0; t < fact->tokens; t++) {
+        int64_t at = token_of_step(record, fact, t) * moe->top_k;
+        routing_keys(moe, fact, t, work->keys);
+        routing_top(work->keys, moe->experts, moe->top_k, work->top);
+        if (!is_same_set(work->top, fact->chosen + t * moe->top_k, moe->top_k) || !scores_follow(record, fact, t)) continue;
+        memcpy(chosen + at, work->top, bytes);
+        routing_top(fact->logits + t * moe->experts, moe->experts, moe->top_k, work->top);
+        memcpy(own + at, work->top, bytes);
+    }
+}
+
+static int32_t *nothing_known(const struct run_config *config, struct arena *arena)
+{
+    size_t count = (size_t)config->train.global_batch * (size_t)config->model.seq * (size_t)config->model.moe.top_k;
+    int32_t *ret = arena_alloc(arena, count * sizeof *ret);
+    memset(ret, 0xff, count * sizeof *ret);
+    return ret;
+}
+
+struct routing_choices *routing_choices_of(const struct record *record, struct arena *arena)
+{
+    const struct run_config *config = &record->config;
+    int units = unit_count(&config->model);
+    if (config->model.moe.experts == 0) return NULL;
+    size_t cells = (size_t)config->train.steps * (size_t)units;
+    int32_t **chosen = arena_zalloc(arena, cells * sizeof *chosen), **own = arena_zalloc(arena, cells * sizeof *own);
+    struct work work = {arena_alloc(arena, (size_t)config->model.moe.experts * sizeof(double)), arena_alloc(arena, (size_t)config->model.moe.top_k * sizeof(int32_t))};
+    for (int r = 0; r < record->ranks; r++) {
+        for (int i = 0; i < record->rank[r].routings.count; i++) {
+            const struct routing_fact *fact = &record->rank[r].routings.items[i];
+            size_t at = (size_t)fact->step * (size_t)units + (size_t)fact->unit;
+            if (!fact->whole || !facts_sample_is_due(record, fact->step, record->rank[r].data_rank, fact->microbatch)) continue;
+            if (!chosen[at]) chosen[at] = nothing_known(config, arena);
+            if (!own[at]) own[at] = nothing_known(config, arena);
+            take_fact(record, fact, &work, chosen[at], own[at]);
+        }
+    }
+    struct routing_choices *ret = arena_alloc(arena, sizeof *ret);
+    *ret = (struct routing_choices){units, ROUTING_NEAR_TIE * precision_roundoff(&config->precision), (const int32_t *const *)chosen, (const int32_t *const *)own};
+    return ret;
+}
+
+static const struct routing_fact *fact_at(const struct rank_record *rank, int step, int unit)
+{
+    for (int i = 0; i < rank->routings.count; i++) {
+        const struct routing_fact *fact = &rank->routings.items[i];
+        if (fact->step == step && fact->unit == unit && fact->whole) return fact;
+    }
+    return NULL;
+}
+
+static void add_fact(const struct record *parallel, const struct rank_record *rank, const struct routing_fact *fact, const struct routing_fact *other,
+                     struct routing_difference *sum)
+{
+    int k = fact->top_k;
+    if (!other || !facts_sample_is_due(parallel, fact->step, rank->data_rank, fact->microbatch)) return;
+    for (int64_t t = 0; t < fact->tokens; t++) {
+        int64_t there = token_of_step(parallel, fact, t);
+        if (there >= other->tokens) continue;
+        sum->tokens++;
+        sum->followed += other->followed && other->followed[there];
+        if (is_same_set(fact->chosen + t * k, other->chosen + there * k, k)) continue;
+        if (sum->differ++ == 0 || fact->step < sum->step) {
+            sum->step = fact->step;
+            sum->unit = fact->unit;
+        }
+    }
+}
+
+struct routing_difference routing_difference_of(const struct record *parallel, const struct record *standalone)
+{
+    struct routing_difference sum = {.step = -1, .unit = -1};
+    for (int r = 0; r < parallel->ranks; r++) {
+        const struct rank_record *rank = &parallel->rank[r];
+        for (int i = 0; i < rank->routings.count && rank->tp == 0; i++) { /* each tp rank has them all */
+            const struct routing_fact *fact = &rank->routings.items[i];
+            if (fact->whole && fact->step < standalone->config.train.steps)
+                add_fact(parallel, rank, fact, fact_at(&standalone->rank[0], fact->step, fact->unit), &sum);
+        }
+    }
+    return sum;
+}
