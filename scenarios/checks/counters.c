@@ -82,7 +82,8 @@ static double counted_everywhere(const struct record *record, const struct rank_
 {
     double sum = 0;
     for (int r = 0; r < record->ranks; r++) {
-        const struct balance_fact *part = record->rank[r].stage == rank->stage ? balance_of(&record->rank[r], fact->step, fact->unit) : NULL;
+        bool counts = record->rank[r].tp == rank->tp; /* else the same tokens */
+        const struct balance_fact *part = record->rank[r].stage == rank->stage && counts ? balance_of(&record->rank[r], fact->step, fact->unit) : NULL;
         sum += part ? part->counted[i] : 0;
     }
     return sum;
