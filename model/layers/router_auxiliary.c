@@ -7,7 +7,8 @@
  * dropped. A value of 1 times the coefficient is what even use gives.
  *
  * They are not added to the loss: their gradients are put into that of the logits, each cell's times aux_scale:
- *   dp = c n_e with c = aux_loss_coeff E / (k T^2), n constant, then through softmax or sigmoid and division
+ *   dp = c (n_e - min n) with c = aux_loss_coeff E / (k T^2), n constant, then through softmax or sigmoid and division. The p add
+ *   up to 1, so that what all n have in common has no gradient: taken out, it leaves 0 where they are equal, and no rounding
  *   dz = 2 z_loss_coeff / T lse(z) softmax(z)
  * Score functions in the storage's format, all else in fp64, experts ascending, tokens ascending; the gradient is rounded once,
  * where it is added.
@@ -111,11 +112,13 @@ static void add_token(const struct layer_context *context, const struct routing 
     const int64_t *counts = routing->aux_counts + (int64_t)c * experts;
     bool softmax = is_softmax(moe, routing);
     double sum = own_scores(routing, softmax, t, experts, p), along = 0, factor = routing->aux_factor[c];
+    int64_t least = counts[0]; /* the same for all experts moves nothing: the shares add up to 1 */
+    for (int e = 1; e < experts; e++) least = counts[e] < least ? counts[e] : least;
     double of_z = 2 * moe->z_loss_coeff / (double)routing->cell_tokens[c] * router_get(routing->lse, t);
-    for (int e = 0; e < experts; e++) along += p[e] * factor * (double)counts[e];
+    for (int e = 0; e < experts; e++) along += p[e] * factor * (double)(counts[e] - least);
     for (int e = 0; e < experts; e++) {
         int64_t at = t * experts + e;
-        double dp = factor * (double)counts[e] - along, s = router_get(routing->own, at);
+        double dp = factor * (double)(counts[e] - least) - along, s = router_get(routing->own, at);
         double dz = softmax ? p[e] * dp : dp / sum * s * (1 - s);
         router_set(d_logits, at, router_get(d_logits, at) + scale * (dz + of_z * router_get(share, at)));
     }

@@ -5,12 +5,13 @@
  *           the sums of the counts before them, without gap or overlap, also where they meet the experts' weights
  *   back    as many results come back for a pair as rows went out (row-identity: which)
  *   sum     what a token gets is the sum of its rows' results times their weights: by tags (model/routing.h), within 1024 roundings
- *           of the narrowest format of the magnitudes
+ *           of the narrowest format of the magnitudes, and its smallest number an element
  * Limit: exact but for the sum. Sites: moe.capacity_top_k where the number kept is another one, moe.drop_policy where others are
  * kept, moe.locations where a kept pair has no row, moe.expert_rows, moe.unpermute, moe.combine. */
 #include <math.h>
 #include <stdlib.h>
 
+#include "model/precision.h"
 #include "model/sites.h"
 #include "scenarios/facts.h"
 #include "scenarios/routing_due.h"
@@ -108,12 +109,13 @@ static void check_sum(const struct evidence *e, struct check_output *output, con
 {
     double *sum = calloc((size_t)fact->tokens + 1, sizeof *sum), *size = calloc((size_t)fact->tokens + 1, sizeof *size);
     double limit = 1024 * precision_roundoff(&e->parallel->config.precision);
+    double underflow = (double)e->config->model.dim * precision_smallest(&e->parallel->config.precision); /* half of it an element, times at most 2 */
     for (int64_t i = 0; i < fact->rows; i++) {
         sum[fact->back[i] / fact->top_k] += fact->weight[fact->back[i]] * fact->out[i];
         size[fact->back[i] / fact->top_k] += fabs(fact->weight[fact->back[i]]) * fact->out_size[i];
     }
     for (int64_t t = 0; t < fact->tokens; t++) {
-        double by = fabs(fact->routed[t] - sum[t]) / fmax(size[t], 1e-30);
+        double by = fabs(fact->routed[t] - sum[t]) / fmax(size[t] + underflow / limit, 1e-30);
         bool equal = by <= limit || (isnan(sum[t]) && isnan(fact->routed[t]));
         check_value(output, equal && isnan(by) ? 0 : by, limit);
         if (equal) continue;

@@ -4,7 +4,8 @@
  *   calls    at every site of tensor parallelism, for each step, micro-batch and layer: as many as the model's matrices
  *            need, each an all-reduce over tp with the operation, the elements and the format that are due
  *   choices  a row-parallel matrix' bias is added behind the sum; a rank's part of the vocabulary begins with its first row
- *   sums     where they are watched, what each rank gets is what all gave, within 64 roundings of the norms
+ *   sums     where they are watched, what each rank gets is what all gave, within 64 roundings of the norms, and
+ *            as often the smallest number of the narrowest format an element
  *   copies   activations and their gradients at the boundaries of units: equal to the bit over tp; found is the first that
  *            is not, in the order in which a rank computes
  * Limit: exact, but for the sums. Counts follow from the model alone: a row-parallel matrix a block (attention, feed-forward, the shared
@@ -156,7 +157,11 @@ static bool sum_is_wrong(const struct record *record, const struct rank_record *
         norms += sqrt(gave->sent[4]);
     }
     if (!isfinite(norms)) return false; /* it went in like that */
-    double limit = 64 * precision_roundoff(&record->config.precision) * record->config.layout.tp * norms;
+    const struct model_config *model = &record->config.model;
+    double columns = fmax(model->dim, fmax(model->mla.q_lora_rank, model->mla.kv_lora_rank));
+    double elements = columns * layout_sequences_per_microbatch(&record->config) * model->seq;
+    double underflow = precision_smallest(&record->config.precision) * sqrt(elements); /* the norm of what may become 0 */
+    double limit = 64 * record->config.layout.tp * (precision_roundoff(&record->config.precision) * norms + underflow);
     for (int k = 0; k < 4; k++) {
         if (!(fabs(got->received[k] - sum[k]) <= limit)) return true;
     }
