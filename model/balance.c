@@ -103,6 +103,7 @@ static void follow(struct program *p, const struct microbatch *mb, const struct 
     int64_t first = (int64_t)mb->first_sequence * config->model.seq * config->model.moe.top_k;
     p->router.near_tie = other->near_tie;
     p->router.follow_chosen = other->chosen[at] ? other->chosen[at] + first : NULL;
+    p->router.follow_kept = other->kept && other->kept[at] ? other->kept[at] + first : NULL;
     p->router.follow_own = other->own[at] ? other->own[at] + first : NULL;
 }
 

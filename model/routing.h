@@ -49,8 +49,9 @@ struct routing_choices {
     /* [steps * units]: [tokens of the step * top_k], -1 first where nothing is known of a token; NULL: not a router */
     const int32_t *const *chosen;           /* the router's */
     const int32_t *const *own;              /* the balancing loss' own; NULL: none */
+    const uint8_t *const *kept;             /* did chosen's find room? 2: not known; NULL: there is room for all */
 };
-enum { FOLLOWED_CHOICE = 1, FOLLOWED_OWN = 2 };
+enum { FOLLOWED_CHOICE = 1, FOLLOWED_OWN = 2, FOLLOWED_ROOM = 4 };
 
 /* The selection bias of a layer at the end of a step. */
 struct balance_fact {
@@ -70,6 +71,7 @@ struct router_run {
     const double *aux_scale;                /* [cells]: what an auxiliary loss' gradient is to be multiplied by */
     const bool *padding;                    /* [tokens]; NULL: no token is padding */
     const int32_t *follow_chosen, *follow_own; /* [tokens * top_k] of routing_choices; NULL: none to follow */
+    const uint8_t *follow_kept;             /* beside follow_chosen; NULL: nothing known */
     double near_tie;
     const struct factor_numbers *numbers;   /* of the run, for factors */
     struct routing_fact *fact;              /* filled; NULL: nobody looks */

@@ -1,6 +1,7 @@
 /* routing_follow: see routing_follow.h. */
 #include "scenarios/routing_follow.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "scenarios/facts.h"
@@ -42,8 +43,20 @@ static bool scores_follow(const struct record *record, const struct routing_fact
 
 struct work { double *keys; int32_t *top; };
 
-static void take_fact(const struct record *record, const struct routing_fact *fact, const struct work *work, int32_t *chosen, int32_t *own)
+/* Are those kept whom the declared rule keeps? */
+static bool room_follows(const struct moe_config *moe, const struct routing_fact *fact)
 {
+    size_t pairs = (size_t)(fact->tokens * fact->top_k);
+    bool *due = memory_zalloc(pairs + 1), good = moe->capacity_factor > 0;
+    if (good) routing_kept(moe, fact, moe->drop, due);
+    for (size_t i = 0; i < pairs && good; i++) good = due[i] == (bool)fact->kept[i];
+    free(due);
+    return good;
+}
+
+static void take_fact(const struct record *record, const struct routing_fact *fact, const struct work *work, int32_t *chosen, int32_t *own, uint8_t *kept)
+{
+    bool room = room_follows(&record->config.model.moe, fact);
     const struct moe_config *moe = &record->config.model.moe;
     size_t bytes = (size_t)moe->top_k * sizeof *chosen;
     for (int64_t t = 0; t < fact->tokens; t++) {
@@ -51,7 +64,8 @@ static void take_fact(const struct record *record, const struct routing_fact *fa
         routing_keys(moe, fact, t, work->keys);
         routing_top(work->keys, moe->experts, moe->top_k, work->top);
         if (!is_same_set(work->top, fact->chosen + t * moe->top_k, moe->top_k) || !scores_follow(record, fact, t)) continue;
-        memcpy(chosen + at, work->top, bytes);
+        memcpy(chosen + at, fact->chosen + t * moe->top_k, bytes);
+        if (room) memcpy(kept + at, fact->kept + t * moe->top_k, (size_t)moe->top_k);
         routing_top(fact->logits + t * moe->experts, moe->experts, moe->top_k, work->top);
         memcpy(own + at, work->top, bytes);
     }
@@ -72,6 +86,8 @@ struct routing_choices *routing_choices_of(const struct record *record, struct a
     if (config->model.moe.experts == 0) return NULL;
     size_t cells = (size_t)config->train.steps * (size_t)units;
     int32_t **chosen = arena_zalloc(arena, cells * sizeof *chosen), **own = arena_zalloc(arena, cells * sizeof *own);
+    uint8_t **kept = arena_zalloc(arena, cells * sizeof *kept);
+    size_t pairs = (size_t)config->train.global_batch * (size_t)config->model.seq * (size_t)config->model.moe.top_k;
     struct work work = {arena_alloc(arena, (size_t)config->model.moe.experts * sizeof(double)), arena_alloc(arena, (size_t)config->model.moe.top_k * sizeof(int32_t))};
     for (int r = 0; r < record->ranks; r++) {
         for (int i = 0; i < record->rank[r].routings.count; i++) {
@@ -80,11 +96,13 @@ struct routing_choices *routing_choices_of(const struct record *record, struct a
             if (!fact->whole || !facts_sample_is_due(record, fact->step, record->rank[r].data_rank, fact->microbatch)) continue;
             if (!chosen[at]) chosen[at] = nothing_known(config, arena);
             if (!own[at]) own[at] = nothing_known(config, arena);
-            take_fact(record, fact, &work, chosen[at], own[at]);
+            if (!kept[at]) kept[at] = memset(arena_alloc(arena, pairs), 2, pairs);
+            take_fact(record, fact, &work, chosen[at], own[at], kept[at]);
         }
     }
     struct routing_choices *ret = arena_alloc(arena, sizeof *ret);
-    *ret = (struct routing_choices){units, ROUTING_NEAR_TIE * precision_roundoff(&config->precision), (const int32_t *const *)chosen, (const int32_t *const *)own};
+    *ret = (struct routing_choices){units, ROUTING_NEAR_TIE * precision_roundoff(&config->precision), (const int32_t *const *)chosen, (const int32_t *const *)own,
+                                    (const uint8_t *const *)kept};
     return ret;
 }
 
@@ -97,6 +115,19 @@ static const struct routing_fact *fact_at(const struct rank_record *rank, int st
     return NULL;
 }
 
+/* Of one set of experts, in any order. */
+static bool has_same_room(const struct routing_fact *a, int64_t token, const struct routing_fact *b, int64_t there)
+{
+    int k = a->top_k;
+    for (int i = 0; i < k; i++) {
+        for (int n = 0; n < k; n++) {
+            bool pair = a->chosen[token * k + i] == b->chosen[there * k + n];
+            if (pair && a->kept[token * k + i] != b->kept[there * k + n]) return false;
+        }
+    }
+    return true;
+}
+
 static void add_fact(const struct record *parallel, const struct rank_record *rank, const struct routing_fact *fact, const struct routing_fact *other,
                      struct routing_difference *sum)
 {
@@ -107,7 +138,7 @@ static void add_fact(const struct record *parallel, const struct rank_record *ra
         if (there >= other->tokens) continue;
         sum->tokens++;
         sum->followed += other->followed && other->followed[there];
-        if (is_same_set(fact->chosen + t * k, other->chosen + there * k, k)) continue;
+        if (is_same_set(fact->chosen + t * k, other->chosen + there * k, k) && has_same_room(fact, t, other, there)) continue;
         if (sum->differ++ == 0 || fact->step < sum->step) {
             sum->step = fact->step;
             sum->unit = fact->unit;

@@ -18,8 +18,8 @@ static int counting;
 
 static struct scenario *load(int seed, const char *fault, bool bf16_scores)
 {
-    const struct override scores = {"model.moe.score_format", "\"bf16\""};
-    struct scenario_options options = {.overrides_count = bf16_scores, .overrides = &scores, .faults_count = fault != NULL, .faults = &fault,
+    const struct override overrides[] = {{"model.moe.capacity_factor", seed % 4 == 1 && !fault ? "0.8" : "null"}, {"model.moe.score_format", "\"bf16\""}};
+    struct scenario_options options = {.overrides_count = 1 + bf16_scores, .overrides = overrides, .faults_count = fault != NULL, .faults = &fault,
                                        .seed_given = true, .seed = (uint64_t)seed};
     struct error error = {0};
     struct scenario *s = scenario_load(path, &options, &error);
@@ -130,7 +130,7 @@ START_TEST(margin_decides)
     for (int64_t t = 0; t < fact->tokens; t++) exchange(fact, t, other + t * k, &margin[t]);
     const int32_t *chosen[4] = {NULL}, *own[4] = {NULL}; /* units: embedding, two layers, head */
     chosen[fact->unit] = other;
-    struct routing_choices choices = {4, limit, chosen, own};
+    struct routing_choices choices = {4, limit, chosen, own, NULL};
     struct record *led = alone(s, &choices);
     const struct routing_fact *follows = &led->rank[0].routings.items[0];
     ck_assert_int_eq(follows->unit, fact->unit);

@@ -65,6 +65,8 @@ void router_choose(const struct moe_config *moe, const struct router_work *work,
 /* A near tie: the other run's choice in the place of `chosen`. keys: scores with bias; for the balancing loss logits. router_follow.c */
 void router_follow_choice(const struct layer_context *context, struct routing *routing, int64_t t, const double *keys, const struct router_work *work, int32_t *chosen);
 void router_follow_own(const struct layer_context *context, struct routing *routing, int64_t t, const double *logits, const struct router_work *work, int32_t *chosen);
+/* The same of who has room; by: what they were kept by. */
+void router_follow_room(const struct layer_context *context, struct routing *routing, struct tensor by);
 /* The k largest of `values`, of equal ones the lower first; what is not a number is smaller than all. */
 void router_top(const double *values, int count, int k, bool lower_first, int32_t *ret_chosen);
 

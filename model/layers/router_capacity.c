@@ -62,5 +62,6 @@ void router_drop(const struct layer_context *context, struct routing *routing, s
             }
         }
     }
+    router_follow_room(context, routing, by);
     arena_release(context->scratch, mark);
 }

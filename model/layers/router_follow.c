@@ -9,7 +9,9 @@
  * gives it: so the margin between the last chosen and the first not chosen is 2 d at most, of this run's own scores, and
  * with groups that of the groups' sums alike. m: the largest slope of the score function, 1/4 (sigmoid) or 1/2 (softmax, whose other logits
  * move too), 1 for logits; u: the roundoff of the format that scores are kept in. A larger margin is no tie: this run
- * keeps its own. The order within a choice is by this run's own scores. What was taken over is noted. */
+ * keeps its own. Who finds room at a full expert is taken over alike: where those that only this run keeps and those that only
+ * the other keeps lie within 2 d, d of a weight being scaling times twice that of a score, over the sum it was divided by.
+ * The order within a choice is by this run's own scores. What was taken over is noted. */
 #include <math.h>
 
 #include "model/layers/router.h"
@@ -51,18 +53,25 @@ static void take_over(const struct moe_config *moe, const int32_t *other, const 
     router_top(work->key, moe->experts, moe->top_k, true, chosen);
 }
 
-void router_follow_choice(const struct layer_context *context, struct routing *routing, int64_t t, const double *keys, const struct router_work *work, int32_t *chosen)
+/* How far a token's scores may be moved. */
+static double move_of(const struct layer_context *context, const struct routing *routing, int64_t t)
 {
     const struct moe_config *moe = &context->model->moe;
-    const int32_t *other = context->router && context->router->follow_chosen ? context->router->follow_chosen + t * moe->top_k : NULL;
-    if (!other || other[0] < 0 || is_same_set(chosen, other, moe->top_k)) return;
     double logit = 0, score = 0, slope = moe->score == MOE_SCORE_SIGMOID ? 0.25 : 0.5;
     for (int e = 0; e < moe->experts; e++) {
         logit = fmax(logit, fabs(router_get(routing->logits, t * moe->experts + e)));
         score = fmax(score, fabs(router_get(routing->score, t * moe->experts + e)));
     }
     double roundoff = format_traits[moe->scores_bf16 ? FORMAT_BF16 : routing->score.storage].unit_roundoff;
-    if (!is_near_tie(moe, other, keys, context->router->near_tie * slope * logit + 2 * roundoff * score, work)) return;
+    return context->router->near_tie * slope * logit + 2 * roundoff * score;
+}
+
+void router_follow_choice(const struct layer_context *context, struct routing *routing, int64_t t, const double *keys, const struct router_work *work, int32_t *chosen)
+{
+    const struct moe_config *moe = &context->model->moe;
+    const int32_t *other = context->router && context->router->follow_chosen ? context->router->follow_chosen + t * moe->top_k : NULL;
+    if (!other || other[0] < 0 || is_same_set(chosen, other, moe->top_k)) return;
+    if (!is_near_tie(moe, other, keys, move_of(context, routing, t), work)) return;
     take_over(moe, other, keys, work, chosen);
     routing->followed[t] |= FOLLOWED_CHOICE;
 }
@@ -76,4 +85,59 @@ void router_follow_own(const struct layer_context *context, struct routing *rout
     if (!is_near_tie(&rule, other, logits, context->router->near_tie * largest(logits, rule.experts), work)) return;
     take_over(&rule, other, logits, work, chosen);
     routing->followed[t] |= FOLLOWED_OWN;
+}
+
+/* ---- room ---- */
+
+/* What pair i may be moved by. */
+static double move_of_pair(const struct layer_context *context, const struct routing *routing, int64_t i)
+{
+    const struct moe_config *moe = &context->model->moe;
+    int64_t t = i / moe->top_k;
+    double move = move_of(context, routing, t), sum = 0;
+    if (routing->as.after_drop) return move; /* kept by score */
+    for (int k = 0; k < moe->top_k; k++) sum += router_get(routing->picked, t * moe->top_k + k);
+    return 2 * move * fabs(routing->scaling) / (moe->normalize == MOE_NORMALIZE_SUM && sum > 0 ? sum : 1);
+}
+
+/* The other run's word on pair i; 2: none. */
+static int kept_there(const struct router_run *run, const struct routing *routing, int top_k, int64_t i)
+{
+    int64_t first = i / top_k * top_k;
+    for (int64_t n = first; n < first + top_k && run->follow_chosen[first] >= 0; n++) {
+        if (run->follow_chosen[n] == routing->chosen[i]) return run->follow_kept[n];
+    }
+    return 2;
+}
+
+static void follow_at_expert(const struct layer_context *context, struct routing *routing, struct tensor by, int64_t from, int64_t to, int32_t expert)
+{
+    int top_k = context->model->moe.top_k, here = 0, there = 0;
+    double most = -INFINITY, least = INFINITY;
+    for (int64_t i = from; i < to; i++) {
+        int other = routing->chosen[i] == expert ? kept_there(context->router, routing, top_k, i) : 2;
+        if (other == 2 || other == routing->kept[i]) continue;
+        double value = router_get(by, i), move = move_of_pair(context, routing, i);
+        here += !other;
+        there += other;
+        if (other) least = fmin(least, value + move);
+        else most = fmax(most, value - move);
+    }
+    if (here == 0 || here != there || !(most <= least)) return;
+    for (int64_t i = from; i < to; i++) {
+        int other = routing->chosen[i] == expert ? kept_there(context->router, routing, top_k, i) : 2;
+        if (other == 2 || other == routing->kept[i]) continue;
+        routing->kept[i] = other;
+        routing->followed[i / top_k] |= FOLLOWED_ROOM;
+    }
+}
+
+void router_follow_room(const struct layer_context *context, struct routing *routing, struct tensor by)
+{
+    const struct moe_config *moe = &context->model->moe;
+    if (!context->router || !context->router->follow_chosen || !context->router->follow_kept) return;
+    for (int c = 0; c < routing->cells; c++) {
+        for (int32_t e = 0; e < moe->experts; e++)
+            follow_at_expert(context, routing, by, routing->cell_first[c] * moe->top_k, routing->cell_first[c + 1] * moe->top_k, e);
+    }
 }

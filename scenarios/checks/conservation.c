@@ -54,6 +54,9 @@ static void check_room(const struct evidence *e, struct check_output *output, co
         all_first = all_first && first[i] == fact->kept[i];
         if (due[i] != fact->kept[i]) wrong = i;
     }
+    for (int64_t t = 0; fact->followed && t < fact->tokens; t++) {
+        if (fact->followed[t] & FOLLOWED_ROOM) wrong = -1; /* the reference alone: scenarios/routing_follow.h */
+    }
     if (wrong >= 0) {
         check_value(output, 1, 0);
         routing_find(e, output, &site_moe_drop_policy, rank, fact, all_first ? "position" : "other-pairs", due[wrong], fact->kept[wrong],
