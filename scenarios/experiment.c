@@ -108,7 +108,7 @@ static bool take_over_decisions(const struct scenario *scenario, const struct ex
     struct experiment_options again = *options;
     struct arena *arena = arena_new("decisions taken over", false);
     bool good = true;
-    if (routing_difference_of(pair->parallel, pair->standalone).differ > 0) {
+    if (routing_difference_of(pair->parallel, pair->standalone).differ > 0 && routing_keeps_rules(pair->standalone)) {
         again.train.follow = routing_choices_of(pair->parallel, arena);
         good = reference_again(scenario, &again, precision, initial, pair, plans, error);
     }

@@ -71,6 +71,27 @@ static void take_fact(const struct record *record, const struct routing_fact *fa
     }
 }
 
+bool routing_keeps_rules(const struct record *record)
+{
+    const struct moe_config *moe = &record->config.model.moe;
+    struct work work = {memory_alloc((size_t)(moe->experts + 1) * sizeof(double)), memory_alloc((size_t)(moe->top_k + 1) * sizeof(int32_t))};
+    bool good = true;
+    for (int r = 0; r < record->ranks; r++) {
+        for (int i = 0; i < record->rank[r].routings.count && good; i++) {
+            const struct routing_fact *fact = &record->rank[r].routings.items[i];
+            good = !fact->whole || moe->capacity_factor <= 0 || room_follows(moe, fact);
+            for (int64_t t = 0; t < fact->tokens && fact->whole && good; t++) {
+                routing_keys(moe, fact, t, work.keys);
+                routing_top(work.keys, moe->experts, moe->top_k, work.top);
+                good = is_same_set(work.top, fact->chosen + t * moe->top_k, moe->top_k) && scores_follow(record, fact, t);
+            }
+        }
+    }
+    free(work.top);
+    free(work.keys);
+    return good;
+}
+
 static int32_t *nothing_known(const struct run_config *config, struct arena *arena)
 {
     size_t count = (size_t)config->train.global_batch * (size_t)config->model.seq * (size_t)config->model.moe.top_k;

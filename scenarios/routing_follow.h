@@ -16,6 +16,9 @@ enum { ROUTING_NEAR_TIE = 8 };
  * logits: nothing else is taken over. NULL: the model has no experts. Lives in the arena. */
 struct routing_choices *routing_choices_of(const struct record *record, struct arena *arena);
 
+/* Is every choice, and who has room, what the rule makes of the run's own scores, and these of its logits? */
+bool routing_keeps_rules(const struct record *record);
+
 /* Of the choices that both runs noted: those in which they differ, and those that the standalone run took over. */
 struct routing_difference { int64_t tokens, differ, followed; int step, unit; /* the first that differs; -1 */ };
 struct routing_difference routing_difference_of(const struct record *parallel, const struct record *standalone);

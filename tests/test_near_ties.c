@@ -86,6 +86,19 @@ START_TEST(low_precision_is_named)
 }
 END_TEST
 
+/* A reference that breaks its own rule does not get right by what it is held against. */
+START_TEST(reference_is_not_mended)
+{
+    struct scenario *s = load(_i, "ep-topk-tie-order", true);
+    s->faults[0].in = FAULT_IN_STANDALONE;
+    struct result *result = run(s);
+    ck_assert_int_eq(result->verdict, VERDICT_DIVERGED);
+    ck_assert_int_eq(routing_difference_of(result->parallel, result->standalone).followed, 0);
+    result_free(result);
+    scenario_free(s);
+}
+END_TEST
+
 /* ---- the margin ---- */
 
 static struct record *alone(const struct scenario *s, const struct routing_choices *follow)
@@ -171,6 +184,7 @@ int main(int argc, char **argv)
     tcase_add_test(tcase, some_were_counted);
     tcase_add_loop_test(tcase, tie_order_is_named, 1, seeds + 1);
     tcase_add_loop_test(tcase, low_precision_is_named, 1, seeds + 1);
+    tcase_add_loop_test(tcase, reference_is_not_mended, 1, 1 + seeds / 4);
     tcase_add_test(tcase, margin_decides);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
