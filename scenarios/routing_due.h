@@ -10,6 +10,9 @@ typedef void routing_visit(const struct evidence *e, struct check_output *output
                            const bool *padding);
 void routing_each(const struct evidence *e, struct check_output *output, routing_visit *visit);
 
+/* Is there anything noted of tokens? There may be routers, and not a fact that had room in the record. */
+bool routing_is_noted(const struct record *record);
+
 /* A finding at a layer; `what` completes "in step S on rank R, layer L, micro-batch M: ". */
 void routing_find(const struct evidence *e, struct check_output *output, const struct site *site, const struct rank_record *rank,
                   const struct routing_fact *fact, const char *pattern, double expected, double got, const char *format, ...)

@@ -235,6 +235,10 @@ static void run(const struct evidence *e, struct check_output *output)
         check_skip(output, "the model has no experts");
         return;
     }
+    if (!routing_is_noted(e->parallel)) {
+        check_skip(output, "the record has no room for what the routers chose for so many tokens");
+        return;
+    }
     check_value(output, 0, 0);
     routing_each(e, output, visit);
     count_near_ties(e, output);
