@@ -94,6 +94,20 @@ static void note_counts(struct program *p, const struct balance *own, bool after
     p->routing_fact.counted = counted;
 }
 
+/* The choices of the run that this one is held against. */
+static void follow(struct program *p, const struct microbatch *mb, const struct unit *unit)
+{
+    const struct routing_choices *other = p->run->options->follow;
+    const struct run_config *config = p->run->config;
+    if (!other) return;
+    size_t at = (size_t)p->step * (size_t)other->units + (size_t)unit->index;
+    int64_t first = (int64_t)mb->first_sequence * config->model.seq * config->model.moe.top_k;
+    p->router.near_tie = other->near_tie;
+    p->router.follow_chosen = other->chosen[at] ? other->chosen[at] + first : NULL;
+    p->router.follow_kept = other->kept && other->kept[at] ? other->kept[at] + first : NULL;
+    p->router.follow_own = other->own[at] ? other->own[at] + first : NULL;
+}
+
 const struct router_run *balance_enter(struct program *p, struct microbatch *mb, const struct unit *unit, int microbatch, bool backward)
 {
     const struct balance *own = &p->balance[unit - p->units];
@@ -101,6 +115,7 @@ const struct router_run *balance_enter(struct program *p, struct microbatch *mb,
     if (!mb->cell_first) find_cells(p, mb);
     p->router = (struct router_run){.bias = own->bias, .counts = backward ? NULL : own->counts /* a recomputation does not count again */, .cells = mb->cells, .cell_first = mb->cell_first,
         .aux_scale = mb->aux_scale, .padding = mb->padding, .numbers = &p->numbers, .fact_arena = p->record->arena};
+    follow(p, mb, unit);
     if (backward) {
         p->router.fact = fact_of(p, microbatch, unit);
     } else {

@@ -82,3 +82,14 @@ void matrix_round_scaled(struct tensor out, struct tensor in, enum format format
         }
     }
 }
+
+double precision_smallest(const struct precision *precision)
+{
+    double largest = 0;
+    for (int i = 0; i < PRECISION_PARTS; i++) {
+        const struct format_traits *traits = &format_traits[precision_part(precision, i)];
+        if (format_is_fp8(precision_part(precision, i))) continue; /* scaled by row */
+        largest = fmax(largest, ldexp(1, traits->exponent_min - traits->significand_bits + 1));
+    }
+    return largest;
+}

@@ -25,4 +25,7 @@ void matrix_round_scaled(struct tensor out, struct tensor in, enum format format
  * are neither 0 nor not finite. */
 int vector_bits(const void *data, size_t count, enum format storage, int64_t *ret_values);
 
+/* The largest of all parts' smallest numbers: what is below it may become 0, whatever its own relative roundoff. */
+double precision_smallest(const struct precision *precision);
+
 #endif

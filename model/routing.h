@@ -55,6 +55,7 @@ struct routing_fact {
     const int32_t *chosen;                  /* [tokens * top_k] */
     const uint8_t *kept;                    /* [tokens * top_k] */
     const double *weight;                   /* [tokens * top_k], before anything is dropped where capacity comes last */
+    const uint8_t *followed;                /* [tokens]: what was taken over (FOLLOWED_) of routing_choices; NULL: nothing */
     int64_t rows;                           /* in the order of experts */
     const int64_t *first;                   /* [experts + 1]: whose rows they were when they were sorted */
     const int64_t *bounds;                  /* [experts + 1]: whose weights they were multiplied with */
@@ -74,6 +75,16 @@ static inline bool routing_row_is_seen(const struct routing_fact *fact, int32_t 
     int64_t token = slot / fact->top_k;
     return token >= fact->seen_first && token < fact->seen_first + fact->seen_tokens;
 }
+/* Choices of another run of the same scenario, which a router takes over where its own is a near tie (router_follow.c). */
+struct routing_choices {
+    int units;
+    double near_tie;                        /* how far a logit may be moved, relative to the largest of its token */
+    /* [steps * units]: [tokens of the step * top_k], -1 first where nothing is known of a token; NULL: not a router */
+    const int32_t *const *chosen;           /* the router's */
+    const int32_t *const *own;              /* the balancing loss' own; NULL: none */
+    const uint8_t *const *kept;             /* did chosen's find room? 2: not known; NULL: there is room for all */
+};
+enum { FOLLOWED_CHOICE = 1, FOLLOWED_OWN = 2, FOLLOWED_ROOM = 4 };
 
 /* The selection bias of a layer at the end of a step. */
 struct balance_fact {
@@ -92,6 +103,9 @@ struct router_run {
     const int64_t *cell_first;              /* [cells + 1] */
     const double *aux_scale;                /* [cells]: what an auxiliary loss' gradient is to be multiplied by */
     const bool *padding;                    /* [tokens]; NULL: no token is padding */
+    const int32_t *follow_chosen, *follow_own; /* [tokens * top_k] of routing_choices; NULL: none to follow */
+    const uint8_t *follow_kept;             /* beside follow_chosen; NULL: nothing known */
+    double near_tie;
     const struct factor_numbers *numbers;   /* of the run, for factors */
     struct routing_fact *fact;              /* filled; NULL: nobody looks */
     struct arena *fact_arena;

@@ -34,6 +34,7 @@ struct train_options {
     bool keep;                             /* with look: at the end of each layer the values too */
     const struct token_edit *edit;         /* NULL: none */
     const bool *left_out;                  /* [steps]: loss scaling leaves exactly these updates out; NULL: it decides */
+    const struct routing_choices *follow;  /* routers take over these choices in near ties; NULL: none. Of a run on one rank alone */
     volatile int *stop;                    /* may be NULL */
     /* Called on the loop's thread between rounds now and then; may be NULL. done of total in micro-batch actions. */
     void (*progress)(void *context, int64_t done, int64_t total); void *progress_context;

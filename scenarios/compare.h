@@ -16,7 +16,8 @@
  * were added so far, times (step + 1)^2, since every update hands its rounding on. An AdamW update divides
  * a gradient by its own size, so a parameter's limit, on either rung, gets an allowance: what the differences of
  * the raw gradients that the same two runs show can do to it, lr * ||min(2, 4 |a-b| / (|b| + eps))|| a step, added
- * up. (A key bias without RoPE has a gradient that is zero in exact arithmetic: its updates are noise on any rung.) */
+ * up. (A key bias without RoPE has a gradient that is zero in exact arithmetic: its updates are noise on any rung.) Where the standalone's value is 0 throughout,
+ * the allowance is what its error is relative to. */
 #ifndef SCENARIOS_COMPARE_H
 #define SCENARIOS_COMPARE_H
 

@@ -109,6 +109,8 @@ static void compare_tensor(struct comparison *c, struct difference *d, const str
         product += a[i] * b[i];
     }
     double denominator = fmax(norm, terms);
+    /* A bias that starts at 0, and whose gradient underflowed in one run alone, is compared with what that can do to it. */
+    if (denominator == 0) denominator = allowance;
     *d = (struct difference){.rank = -1, .ratio = product / (norm * norm)};
     for (size_t i = 0; i < count; i++) rest += (a[i] - d->ratio * b[i]) * (a[i] - d->ratio * b[i]);
     d->residual = sqrt(rest) / norm;

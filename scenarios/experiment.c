@@ -16,6 +16,7 @@
 #include "scenarios/compare.h"
 #include "scenarios/diagnosis.h"
 #include "scenarios/ladder.h"
+#include "scenarios/routing_follow.h"
 #include "scenarios/variations.h"
 #include "sim/coroutine.h"
 
@@ -88,23 +89,38 @@ static bool decides_by_rule(const struct record *record)
     return true;
 }
 
-/* A left-out update is a discrete decision: where the runs differ in one by a near tie, the reference is made again with
- * the parallel run's decisions, so that what follows can be compared. */
+static bool reference_again(const struct scenario *scenario, const struct experiment_options *options, const struct precision *precision,
+                            const struct initial *initial, struct run_pair *pair, struct experiment_plans *plans, struct error *error)
+{
+    record_free(pair->standalone);
+    site_plan_free(plans->standalone);
+    pair->standalone = run_one(scenario, options, true, precision, initial, &plans->standalone, error);
+    return pair->standalone != NULL;
+}
+
+/* Left-out updates and choices of experts are discrete decisions: where the runs differ in one by a near tie, the reference
+ * is made again with the parallel run's decisions, so that what follows can be compared. The choices come first: they
+ * change gradients. */
 static bool take_over_decisions(const struct scenario *scenario, const struct experiment_options *options,
                                 const struct precision *precision, const struct initial *initial, struct run_pair *pair,
                                 struct experiment_plans *plans, struct error *error)
 {
-    int step = decision_differs(pair), steps = pair->parallel->config.train.steps;
-    if (step < 0 || !decides_by_rule(pair->parallel) || !is_near_tie(pair, step)) return true;
-    bool *left_out = memory_zalloc((size_t)steps * sizeof *left_out);
-    for (int s = 0; s < steps; s++) left_out[s] = scale_at(pair->parallel, s) && scale_at(pair->parallel, s)->skipped;
     struct experiment_options again = *options;
-    again.train.left_out = left_out;
-    record_free(pair->standalone);
-    site_plan_free(plans->standalone);
-    pair->standalone = run_one(scenario, &again, true, precision, initial, &plans->standalone, error);
-    free(left_out);
-    return pair->standalone != NULL;
+    struct arena *arena = arena_new("decisions taken over", false);
+    bool good = true;
+    if (routing_difference_of(pair->parallel, pair->standalone).differ > 0 && routing_keeps_rules(pair->standalone)) {
+        again.train.follow = routing_choices_of(pair->parallel, arena);
+        good = reference_again(scenario, &again, precision, initial, pair, plans, error);
+    }
+    int step = good && facts_finished(pair->standalone) ? decision_differs(pair) : -1, steps = pair->parallel->config.train.steps;
+    if (step >= 0 && decides_by_rule(pair->parallel) && is_near_tie(pair, step)) {
+        bool *left_out = arena_zalloc(arena, (size_t)steps * sizeof *left_out);
+        for (int s = 0; s < steps; s++) left_out[s] = scale_at(pair->parallel, s) && scale_at(pair->parallel, s)->skipped;
+        again.train.left_out = left_out;
+        good = reference_again(scenario, &again, precision, initial, pair, plans, error);
+    }
+    arena_free(arena);
+    return good;
 }
 
 static bool run_both(const struct scenario *scenario, const struct experiment_options *options, const struct precision *precision,
@@ -262,7 +278,8 @@ static bool judge(struct result *result, const struct experiment_options *option
     }
     if (finished) {
         comparison = comparison_new(result->parallel, result->standalone);
-        if (selection->deep || comparison_needs_other(comparison))
+        bool chose_otherwise = routing_difference_of(result->parallel, result->standalone).differ > 0;
+        if (selection->deep || chose_otherwise || comparison_needs_other(comparison))
             good = run_other_rung(result, options, comparison, error);
     }
     struct repeat repeats[2];

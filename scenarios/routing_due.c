@@ -129,6 +129,18 @@ void routing_each_whole(const struct evidence *e, struct check_output *output, r
     each(e, output, visit, true);
 }
 
+bool routing_is_noted(const struct record *record)
+{
+    int64_t facts = 0, whole = 0;
+    for (int r = 0; r < record->ranks; r++) {
+        for (int i = 0; i < record->rank[r].routings.count; i++) {
+            facts++;
+            whole += record->rank[r].routings.items[i].whole;
+        }
+    }
+    return whole > 0 || facts == 0;
+}
+
 void routing_find(const struct evidence *e, struct check_output *output, const struct site *site, const struct rank_record *rank,
                   const struct routing_fact *fact, const char *pattern, double expected, double got, const char *format, ...)
 {

@@ -15,6 +15,9 @@ void routing_each_whole(const struct evidence *e, struct check_output *output, r
 /* Which of its run's tokens, counted over the step, a fact's token is. */
 int64_t routing_token(const struct record *record, const struct rank_record *rank, const struct routing_fact *fact, int64_t token);
 
+/* Is there anything noted of tokens? There may be routers, and not a fact that had room in the record. */
+bool routing_is_noted(const struct record *record);
+
 /* A finding at a layer; `what` completes "in step S on rank R, layer L, micro-batch M: ". */
 void routing_find(const struct evidence *e, struct check_output *output, const struct site *site, const struct rank_record *rank,
                   const struct routing_fact *fact, const char *pattern, double expected, double got, const char *format, ...)

@@ -739,6 +739,25 @@ START_TEST(routing_is_seen_through)
 }
 END_TEST
 
+/* Nothing to look at is no pass. */
+START_TEST(routing_without_notes_is_skipped)
+{
+    begin(WITH_EXPERTS);
+    for (int r = 0; r < run.parallel->ranks; r++) {
+        for (int i = 0; i < rank_of(r)->routings.count; i++) rank_of(r)->routings.items[i].whole = false;
+    }
+    const char *ids[] = {"routing", "conservation"};
+    for (int i = 0; i < 2; i++) {
+        struct evidence evidence = {&run.parallel->config, run.parallel, run.standalone, NULL, NULL, NULL, 0, NULL, NULL};
+        struct check_result result;
+        struct finding findings[1];
+        ck_assert_int_eq(check_run_alone(check_find_by_id(ids[i]), &evidence, &result, findings, 1), 0);
+        ck_assert_int_eq(result.status, CHECK_SKIP);
+    }
+    small_run_free(&run);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("checks");
@@ -771,6 +790,7 @@ int main(void)
     tcase_add_test(fire, collective_match_sees_root_group_and_alias);
     tcase_add_loop_test(fire, race_names_call_and_reader, 0, 6);
     tcase_add_test(fire, precision_sees_an_average_of_parts);
+    tcase_add_test(fire, routing_without_notes_is_skipped);
     tcase_add_loop_test(fire, routing_is_seen_through, 0, ROUTING_CHANGES);
     tcase_set_timeout(silent, 120);
     tcase_set_timeout(fire, 120);

@@ -99,8 +99,7 @@ static void draw_adapter(struct random_stream *r, struct run_config *config)
     if (t->grad_norm == GRAD_NORM_INF) t->grad_clip *= 0.03;
 }
 
-/* Tensor parallelism, latent attention, experts. Where the router's choice hangs on rounding that the layout changes (a
- * narrow format, sums over tp), two healthy runs may choose otherwise: those are not drawn together. */
+/* Tensor parallelism, latent attention, experts. */
 static void draw_kind(struct random_stream *r, struct run_config *config)
 {
     static const int ranks[] = {1, 1, 1, 2, 3};
@@ -114,26 +113,25 @@ static void draw_kind(struct random_stream *r, struct run_config *config)
         m->ffn = 18;
         m->vocab = 258;
     }
-    if (drawn(r, 4) == 0 && config->precision.compute != FORMAT_FP16) {
+    if (drawn(r, 4) == 0) {
         m->attention = ATTENTION_MLA;
         m->kv_heads = m->heads;
         m->mla = (struct mla_config){drawn(r, 3) ? 5 : 0, 4};
     }
-    if (drawn(r, 4) == 0 && (tp == 1 || precision_is_plain(&config->precision))) {
+    if (drawn(r, 4) == 0) {
         m->moe = (struct moe_config){.experts = 5, .top_k = 1 + drawn(r, 3), .expert_ffn = 6, .shared_ffn = drawn(r, 2) ? 12 : 0, .dense = {1},
                                      .score = (enum moe_score)drawn(r, 2), .normalize = (enum moe_normalize)drawn(r, 3), .routed_scaling = 1.5, .groups = 1, .groups_chosen = 1};
         m->initial = INITIAL_PYTORCH;
     }
 }
 
-/* Of a stream of its own, so that it leaves what the others draw as it is. No latent attention in fp16: where the gradient of a
- * down projection's bias underflows, Adam's update is one of noise, with or without recomputation. */
+/* Of a stream of its own, so that it leaves what the others draw as it is. */
 static void draw_recompute(struct random_stream *r, struct run_config *config)
 {
     static const enum recompute_mode modes[] = {RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_FULL};
     struct model_config *m = &config->model;
     if (drawn(r, 2)) m->dropout = 0.02 + 0.6 * random_unit(r) * random_unit(r);
-    if (drawn(r, 4) == 0 && config->precision.param != FORMAT_FP16) {
+    if (drawn(r, 4) == 0) {
         m->attention = ATTENTION_MLA;
         m->kv_heads = m->heads;
         m->mla = (struct mla_config){drawn(r, 2) ? 5 : 0, 7};

@@ -159,6 +159,7 @@ void moe_note_forward(const struct layer_context *context, const struct routing 
     fact->weight = reals(routing->weight, arena);
     fact->chosen = copy(routing->chosen, pairs * sizeof *fact->chosen, arena);
     fact->kept = kept_of(routing, pairs, arena);
+    if (routing->followed) fact->followed = copy(routing->followed, (size_t)fact->tokens, arena);
     fact->first = copy(routing->first, (experts + 1) * sizeof *fact->first, arena);
     fact->bounds = copy(routing->bounds, (experts + 1) * sizeof *fact->bounds, arena);
     fact->slot = copy(routing->slot, rows * sizeof *fact->slot, arena);

@@ -113,23 +113,35 @@ static void limit_to_groups(const struct moe_config *moe, double *key, double *g
     }
 }
 
+struct router_work router_work_new(const struct layer_context *context)
+{
+    size_t experts = (size_t)context->model->moe.experts;
+    return (struct router_work){.key = arena_alloc(context->scratch, experts * sizeof(double)), .group_score = arena_alloc(context->scratch, experts * sizeof(double)),
+                                .order = arena_alloc(context->scratch, experts * sizeof(int32_t)), .attempt = arena_alloc(context->scratch, experts * sizeof(int32_t))};
+}
+
+void router_choose(const struct moe_config *moe, const struct router_work *work, bool lower_first, int32_t *ret_chosen)
+{
+    if (moe->groups > 1) limit_to_groups(moe, work->key, work->group_score, work->order);
+    router_top(work->key, moe->experts, moe->top_k, lower_first, ret_chosen);
+}
+
 static void choose(const struct layer_context *context, struct routing *routing, int64_t tokens, struct arena *arena)
 {
     const struct moe_config *moe = &context->model->moe;
     const double *bias = context->router ? context->router->bias : NULL;
     int experts = moe->experts, top_k = moe->top_k;
     struct arena_mark mark = arena_mark(context->scratch);
-    double *key = arena_alloc(context->scratch, (size_t)experts * sizeof *key), *biased = arena_alloc(context->scratch, (size_t)experts * sizeof *biased);
-    double *group_score = arena_alloc(context->scratch, (size_t)experts * sizeof *group_score);
-    int32_t *order = arena_alloc(context->scratch, (size_t)experts * sizeof *order);
+    struct router_work work = router_work_new(context);
+    double *biased = arena_alloc(context->scratch, (size_t)experts * sizeof *biased);
     bool lower_first = decide(context, &site_moe_tie) && !context->ties_to_last;
     routing->as.unbiased = decide(context, &site_moe_combine_scores);
     routing->chosen = arena_alloc(arena, (size_t)(tokens * top_k) * sizeof *routing->chosen);
     for (int64_t t = 0; t < tokens; t++) {
         int32_t *chosen = routing->chosen + t * top_k;
-        for (int e = 0; e < experts; e++) biased[e] = key[e] = get(routing->score, t * experts + e) + (bias ? bias[e] : 0);
-        if (moe->groups > 1) limit_to_groups(moe, key, group_score, order);
-        router_top(key, experts, top_k, lower_first, chosen);
+        for (int e = 0; e < experts; e++) biased[e] = work.key[e] = get(routing->score, t * experts + e) + (bias ? bias[e] : 0);
+        router_choose(moe, &work, lower_first, chosen);
+        router_follow_choice(context, routing, t, biased, &work, chosen);
         for (int k = 0; k < top_k; k++)
             set(routing->picked, t * top_k + k, routing->as.unbiased ? get(routing->score, t * experts + chosen[k]) : biased[chosen[k]]);
     }
@@ -225,6 +237,7 @@ void router_forward(const struct layer_context *context, struct routing *routing
     routing->score = layer_matrix_alloc(context, moe->experts, arena);
     routing->picked = layer_matrix_alloc(context, moe->top_k, arena);
     routing->weight = layer_matrix_alloc(context, moe->top_k, arena);
+    if (context->router && context->router->follow_chosen) routing->followed = arena_zalloc(arena, (size_t)tokens * sizeof *routing->followed);
     find_cells(context, routing, tokens, arena);
     find_scores(context, routing);
     choose(context, routing, tokens, arena);

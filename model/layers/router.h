@@ -22,6 +22,7 @@ struct routing {
     bool *kept;                     /* [T * top_k]: found room; NULL: all did */
     bool *lost;                     /* [T * top_k]: kept, but has no row; NULL: none */
     int64_t dropped;
+    uint8_t *followed;              /* [T]: what was taken over from another run; NULL: nothing to follow */
     /* The kept (token, expert) pairs in the order of experts, within an expert of tokens. */
     int64_t rows;
     int32_t *token, *slot;          /* [rows]; slot = token * top_k + choice */
@@ -63,6 +64,15 @@ void router_order(const struct layer_context *context, struct routing *routing, 
 /* Values, counts and factors; their gradient added to d_logits. router_auxiliary.c */
 void router_auxiliary(const struct layer_context *context, struct routing *routing, struct arena *arena);
 void router_auxiliary_backward(const struct layer_context *context, const struct routing *routing, struct tensor d_logits);
+/* The rule of one token: by keys, of which those outside the best groups become -infinity; work: [experts] each. */
+struct router_work { double *key, *group_score; int32_t *order, *attempt; };
+struct router_work router_work_new(const struct layer_context *context);
+void router_choose(const struct moe_config *moe, const struct router_work *work, bool lower_first, int32_t *ret_chosen);
+/* A near tie: the other run's choice in the place of `chosen`. keys: scores with bias; for the balancing loss logits. router_follow.c */
+void router_follow_choice(const struct layer_context *context, struct routing *routing, int64_t t, const double *keys, const struct router_work *work, int32_t *chosen);
+void router_follow_own(const struct layer_context *context, struct routing *routing, int64_t t, const double *logits, const struct router_work *work, int32_t *chosen);
+/* The same of who has room; by: what they were kept by. */
+void router_follow_room(const struct layer_context *context, struct routing *routing, struct tensor by);
 /* The k largest of `values`, of equal ones the lower first; what is not a number is smaller than all. */
 void router_top(const double *values, int count, int k, bool lower_first, int32_t *ret_chosen);
 

@@ -7,7 +7,8 @@
  * dropped. A value of 1 times the coefficient is what even use gives.
  *
  * They are not added to the loss: their gradients are put into that of the logits, each cell's times aux_scale:
- *   dp = c n_e with c = aux_loss_coeff E / (k T^2), n constant, then through softmax or sigmoid and division
+ *   dp = c (n_e - min n) with c = aux_loss_coeff E / (k T^2), n constant, then through softmax or sigmoid and division. The p add
+ *   up to 1, so that what all n have in common has no gradient: taken out, it leaves 0 where they are equal, and no rounding
  *   dz = 2 z_loss_coeff / T lse(z) softmax(z)
  * Score functions in the storage's format, all else in fp64, experts ascending, tokens ascending; the gradient is rounded once,
  * where it is added.
@@ -39,12 +40,14 @@ static double own_scores(const struct routing *routing, bool softmax, int64_t t,
 }
 
 /* The experts that a token counts for: those of its own choice, by the logits, whose order the score functions keep; or (a mistake) of the router's that have room. */
-static int seen_of(const struct moe_config *moe, const struct routing *routing, bool own, int64_t t, double *logits, int32_t *ret)
+static int seen_of(const struct layer_context *context, struct routing *routing, bool own, int64_t t, double *logits, const struct router_work *work, int32_t *ret)
 {
+    const struct moe_config *moe = &context->model->moe;
     int seen = 0;
     if (own) {
         for (int e = 0; e < moe->experts; e++) logits[e] = router_get(routing->logits, t * moe->experts + e);
         router_top(logits, moe->experts, moe->top_k, true, ret);
+        router_follow_own(context, routing, t, logits, work, ret);
         return moe->top_k;
     }
     for (int64_t i = t * moe->top_k; i < (t + 1) * moe->top_k; i++) {
@@ -61,13 +64,14 @@ static void add_cell(const struct layer_context *context, struct routing *routin
     struct arena_mark mark = arena_mark(context->scratch);
     double *p = arena_alloc(context->scratch, (size_t)experts * sizeof *p);
     int32_t *seen = arena_alloc(context->scratch, (size_t)moe->top_k * sizeof *seen);
+    struct router_work work = router_work_new(context);
     int64_t *counts = routing->aux_counts + (int64_t)c * experts;
     for (int64_t t = routing->cell_first[c]; t < routing->cell_first[c + 1]; t++) {
         if (is_padding(context, t)) continue;
         routing->cell_tokens[c]++;
         own_scores(routing, is_softmax(moe, routing), t, experts, p);
         for (int e = 0; e < experts; e++) sums[e] += p[e];
-        for (int i = seen_of(moe, routing, own, t, p, seen) - 1; i >= 0; i--) counts[seen[i]]++;
+        for (int i = seen_of(context, routing, own, t, p, &work, seen) - 1; i >= 0; i--) counts[seen[i]]++;
         double lse = router_get(routing->lse, t);
         routing->z[c] += lse * lse;
     }
@@ -121,11 +125,13 @@ static void add_token(const struct layer_context *context, const struct routing 
     const int64_t *counts = routing->aux_counts + (int64_t)c * experts;
     bool softmax = is_softmax(moe, routing);
     double sum = own_scores(routing, softmax, t, experts, p), along = 0, factor = routing->aux_factor[c];
+    int64_t least = counts[0]; /* the same for all experts moves nothing: the shares add up to 1 */
+    for (int e = 1; e < experts; e++) least = counts[e] < least ? counts[e] : least;
     double of_z = 2 * moe->z_loss_coeff / (double)routing->cell_tokens[c] * router_get(routing->lse, t);
-    for (int e = 0; e < experts; e++) along += p[e] * factor * (double)counts[e];
+    for (int e = 0; e < experts; e++) along += p[e] * factor * (double)(counts[e] - least);
     for (int e = 0; e < experts; e++) {
         int64_t at = t * experts + e;
-        double dp = factor * (double)counts[e] - along, s = router_get(routing->own, at);
+        double dp = factor * (double)(counts[e] - least) - along, s = router_get(routing->own, at);
         double dz = softmax ? p[e] * dp : dp / sum * s * (1 - s);
         router_set(d_logits, at, router_get(d_logits, at) + scale * (dz + of_z * router_get(share, at)));
     }

@@ -92,5 +92,6 @@ void router_drop(const struct layer_context *context, struct routing *routing, s
         routing->lost[i] = all.lost[at];
         routing->dropped += !all.kept[at];
     }
+    router_follow_room(context, routing, by);
     arena_release(context->scratch, mark);
 }

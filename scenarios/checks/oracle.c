@@ -25,6 +25,7 @@
 #include "scenarios/initial_values.h"
 #include "scenarios/oracle_inputs.h"
 #include "scenarios/ratio.h"
+#include "scenarios/routing_follow.h"
 
 static double ladder_error(const struct comparison *c, const struct difference *d)
 {
@@ -268,6 +269,21 @@ static void find_scalar(const struct evidence *e, struct check_output *output, c
     check_find(output, &finding);
 }
 
+/* Tokens that go to other experts than in the standalone run though no rounding explains it: on both rungs, where there are two. */
+static void find_choices(const struct evidence *e, struct check_output *output)
+{
+    struct routing_difference here = routing_difference_of(e->parallel, e->standalone);
+    if (here.differ == 0) return;
+    if (e->parallel_other && facts_finished(e->parallel_other) && facts_finished(e->standalone_other) &&
+        routing_difference_of(e->parallel_other, e->standalone_other).differ == 0) return;
+    struct finding finding = finding_new(NULL, place_at_unit(e->config, -1, here.step, -1, here.unit));
+    finding.expected = 0;
+    finding.got = (double)here.differ;
+    finding_say(&finding, "%lld of %lld choices of experts are others than in the standalone run, from layer %d in step %d on, and their scores are not so close "
+                "that rounding explains it", (long long)here.differ, (long long)here.tokens, here.unit - 1, here.step);
+    check_find(output, &finding);
+}
+
 static void run(const struct evidence *e, struct check_output *output)
 {
     const struct comparison *c = e->comparison;
@@ -292,6 +308,7 @@ static void run(const struct evidence *e, struct check_output *output)
         }
         find_params(e, output, step);
     }
+    find_choices(e, output);
     unit_values_free(&values);
 }
 

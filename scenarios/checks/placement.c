@@ -7,7 +7,8 @@
  *   choices  a row-parallel matrix' bias is added behind the sum; a rank's part of the vocabulary begins with its first row;
  *            what is whole is known to be; keys' and values' matrices are cut within each; slices reach the sequence's end;
  *            the backwards are those of the forward; what saw slices is summed, and not divided
- *   sums     where they are watched, what each rank gets is what all gave, within 64 roundings of the norms
+ *   sums     where they are watched, what each rank gets is what all gave, within 64 roundings of the norms, and
+ *            as often the smallest number of the narrowest format an element
  *   copies   activations and their gradients at the boundaries of units: equal to the bit over tp; found is the first that
  *            is not, in the order in which a rank computes (not where these are slices: parallel.sequence_parallel)
  * Limit: exact, but for the sums. Counts follow from the model alone: a row-parallel matrix a block (attention, feed-forward, the shared

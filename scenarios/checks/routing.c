@@ -5,9 +5,11 @@
  *   room; auxiliary losses from logits; the gradient that the router is given for a weight from the expert's output
  * and, against the standalone run, each expert's output for a (token, expert) whose input is equal to the bit: equal to
  * the bit in step 0, where parameters are (--gemm openblas: 1024 roundings).
+ * Choices that the layout's rounding turns are counted and noted (scenarios/routing_follow.h).
  * Limit: 1024 roundings of the storage, relative; 2^-7 where scores are rounded to bf16; the choice exact. Sites: the part
  * whose own input agrees. Facts that had no room in the record are not looked at. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +18,7 @@
 #include "scenarios/conservation_dispatch.h"
 #include "scenarios/facts.h"
 #include "scenarios/routing_due.h"
+#include "scenarios/routing_follow.h"
 
 static double relative(double a, double b)
 {
@@ -66,7 +69,7 @@ static bool check_choice(const struct evidence *e, struct check_output *output, 
         const int32_t *got = fact->chosen + t * k;
         routing_keys(moe, fact, t, keys);
         routing_top(keys, E, k, due);
-        good = !memcmp(due, got, (size_t)k * sizeof *due);
+        good = !memcmp(due, got, (size_t)k * sizeof *due) || (fact->followed && fact->followed[t] & FOLLOWED_CHOICE);
         check_value(output, !good, 0);
         if (good) continue;
         bool ties = true;
@@ -114,12 +117,21 @@ static void check_weights(const struct evidence *e, struct check_output *output,
     }
 }
 
+/* The reference alone takes anything over (scenarios/routing_follow.h): where its own books are read. */
+static bool took_over(const struct routing_fact *fact, int what)
+{
+    for (int64_t t = 0; fact->followed && t < fact->tokens; t++) {
+        if (fact->followed[t] & what) return true;
+    }
+    return false;
+}
+
 static void check_auxiliary(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact,
                             const bool *padding)
 {
     const struct moe_config *moe = &e->config->model.moe;
     double limit = routing_roundoff(e->parallel);
-    if (!fact->aux || !fact->whole) return;
+    if (!fact->aux || !fact->whole || took_over(fact, FOLLOWED_OWN)) return;
     for (int c = 0; c < fact->cells; c++) {
         double due = routing_balancing(moe, fact, c, padding, (struct balancing){false, false}), got = fact->aux[c], z = routing_z(moe, fact, c, padding);
         check_value(output, fmax(relative(due, got), relative(z, fact->z[c])), limit);
@@ -213,15 +225,30 @@ static void visit(const struct evidence *e, struct check_output *output, const s
     check_experts(e, output, rank, fact);
 }
 
+static void count_near_ties(const struct evidence *e, struct check_output *output)
+{
+    struct routing_difference ties = routing_difference_of(e->parallel, e->standalone);
+    char text[WARNING_TEXT];
+    if (ties.followed == 0) return;
+    snprintf(text, sizeof text, "%lld of %lld choices of experts are near ties, within %d roundings, which the layout's rounding turns: the reference "
+             "follows the parallel run in them", (long long)ties.followed, (long long)ties.tokens, ROUTING_NEAR_TIE);
+    check_warn(output, text);
+}
+
 static void run(const struct evidence *e, struct check_output *output)
 {
     if (e->config->model.moe.experts == 0) {
         check_skip(output, "the model has no experts");
         return;
     }
+    if (!routing_is_noted(e->parallel)) {
+        check_skip(output, "the record has no room for what the routers chose for so many tokens");
+        return;
+    }
     check_value(output, 0, 0);
     routing_each(e, output, visit);
     routing_each_whole(e, output, check_auxiliary);
+    count_near_ties(e, output);
 }
 
 const struct check check_routing = {
