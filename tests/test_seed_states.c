@@ -92,17 +92,18 @@ static double *hidden_of(const struct record *record, int rank, size_t *ret_coun
     return hidden;
 }
 
-/* A whole parameter as it was before the first step, of a run on one rank. */
-static double *initial_of(const struct record *record, const char *name)
+/* A whole parameter that a rank holds: as it was before the first step, or its gradient there. The caller frees. */
+static double *tensor_of(const struct record *record, int rank, const char *name, enum tensor_kind kind, size_t *ret_count)
 {
-    for (int i = 0; i < record->rank[0].tensors.count; i++) {
-        const struct tensor_fact *fact = &record->rank[0].tensors.items[i];
-        if (fact->step != -1 || strcmp(record->params.params[fact->param].info.name, name) != 0) continue;
+    for (int i = 0; i < record->rank[rank].tensors.count; i++) {
+        const struct tensor_fact *fact = &record->rank[rank].tensors.items[i];
+        if (fact->kind != kind || fact->step != (kind == TENSOR_PARAM ? -1 : 0) || strcmp(record->params.params[fact->param].info.name, name) != 0) continue;
         double *values = malloc((size_t)fact->elements * sizeof *values);
+        *ret_count = (size_t)fact->elements;
         for (size_t k = 0; k < (size_t)fact->elements; k++) values[k] = format_get(fact->data, k, run_storage(&record->config));
         return values;
     }
-    ck_abort_msg("no %s", name);
+    ck_abort_msg("no %s on rank %d", name, rank);
     return NULL;
 }
 
@@ -207,7 +208,9 @@ START_TEST(each_state_is_the_programs)
     size_t count;
     double *one = hidden_of(standalone, 0, &count);
     const struct model_config *model = &scenario->config.model;
-    struct head head = {initial_of(standalone, "norm.weight"), initial_of(standalone, "output.weight"), model->dim, model->vocab};
+    size_t elements;
+    struct head head = {tensor_of(standalone, 0, "norm.weight", TENSOR_PARAM, &elements), tensor_of(standalone, 0, "output.weight", TENSOR_PARAM, &elements),
+                        model->dim, model->vocab};
     for (int rank = 0; rank < RANKS; rank++) hold_rank(parallel, rank, state->name, &head, one);
     if (result) {
         ck_assert_int_eq(result->verdict, *state->component ? VERDICT_DIVERGED : VERDICT_CONSISTENT);
@@ -224,6 +227,38 @@ START_TEST(each_state_is_the_programs)
 }
 END_TEST
 
+/* The router's gradient where it is not summed over the ranks of the experts: each rank has that of its own experts. */
+START_TEST(router_without_its_sum)
+{
+    static const char *const faults[2] = {"ep-router-grad-no-ep-sum"};
+    struct scenario *scenario = load(faults, "0");
+    struct record *parallel = run_alone(scenario, false), *standalone = run_alone(scenario, true);
+    FILE *file = goldens_open();
+    for (int expert_rank = 0; expert_rank < 4; expert_rank++) {
+        int rank = 2 * expert_rank;
+        size_t count;
+        double golden, difference = 0, size = 0;
+        double *due = tensor_of(standalone, 0, "layers.1.moe.router.weight", TENSOR_GRADIENT, &count);
+        double *own = tensor_of(parallel, rank, "layers.1.moe.router.weight", TENSOR_GRADIENT, &count);
+        goldens_find(file, "router", rank);
+        ck_assert_int_eq(fscanf(file, "%lf", &golden), 1);
+        for (size_t i = 0; i < count; i++) {
+            difference += (own[i] - due[i]) * (own[i] - due[i]);
+            size += due[i] * due[i];
+        }
+        double error = sqrt(difference / size);
+        printf("router, rank %d: gradient off by %.3g, PyTorch %.3g\n", rank, error, golden);
+        ck_assert_msg(fabs(error - golden) <= 1e-3 * golden, "rank %d: %.4g, PyTorch %.4g", rank, error, golden);
+        free(own);
+        free(due);
+    }
+    fclose(file);
+    record_free(parallel);
+    record_free(standalone);
+    scenario_free(scenario);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     if (argc < 2) return 99;
@@ -234,6 +269,7 @@ int main(int argc, char **argv)
     TCase *tests = tcase_create("seed_states");
     tcase_set_timeout(tests, 600);
     tcase_add_loop_test(tests, each_state_is_the_programs, 0, STATES);
+    tcase_add_test(tests, router_without_its_sum);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
