@@ -1,5 +1,5 @@
 /* program: one rank's training program: its place in the mesh, its units, its actions, one step after
- * another. Split over program.c (set-up, the loop over actions), stage.c (computing), finish.c (end of step). */
+ * another. Split over program.c (set-up, the loop over actions), stage*.c (computing), finish.c (end of step). */
 #ifndef MODEL_PROGRAM_H
 #define MODEL_PROGRAM_H
 
@@ -84,6 +84,7 @@ void program_free(struct program *program);
 
 /* stage.c */
 void stage_draw(struct program *p, int microbatch);
+void stage_note_loss(struct program *p, int microbatch, struct microbatch *mb); /* behind the head's forward */
 void stage_forward(struct program *p, int microbatch);
 void stage_backward(struct program *p, int microbatch);
 struct microbatch *stage_open(struct program *p, int microbatch);

@@ -1,19 +1,11 @@
-/* stage: the forward and backward of one micro-batch through this rank's units.
- *
- * Loss: S = sum of the valid tokens' losses; backward is called on S * seed,
- *     seed = compensation * scale * repeats / denominator,
- * as train.loss_normalization has it (model/loss_convention.h). token_mean: denominator = valid tokens of the
- * whole step over all data ranks, scale = 1, compensation = data ranks where the gradient reduction averages
- * (which divides by them again), else 1; repeats = 1: tensor-parallel ranks hold one loss together. So every valid token weighs 1/N in every gradient, however the batch is
- * cut. A micro-batch that holds several of the cut (the standalone run) weighs each sequence as due in its own. */
+/* stage: the forward and backward of one micro-batch through this rank's units. What it reads: stage_draw.c; what its tokens
+ * weigh: stage_loss.c. */
 #include "model/balance.h"
 #include "model/choices.h"
 #include "model/loss_convention.h"
 #include "model/program.h"
 
 #include "model/precision.h"
-#include "sim/assertion.h"
-#include "sim/hash.h"
 
 static enum format storage_of(const struct program *p)
 {
@@ -106,66 +98,6 @@ void record_rows(struct program *p, int microbatch, int unit, const struct site 
         }
         record_push(p->record, rows, fact);
     }
-}
-
-/* Each position's target: due is its own of the data. */
-static void draw_labels(struct program *p, int32_t *targets, int64_t sequence, int64_t of_rank_0, struct where where)
-{
-    const struct data *data = &p->run->data;
-    int64_t seq = data->seq, count = data->sequences * seq;
-    for (int64_t t = 0; t < seq; t++)
-        targets[t] = data->targets[index_site(p->run->plan, &site_labels, where, sequence * seq + t, of_rank_0 * seq + t, count)];
-}
-
-/* A token that a run reads in another's place; targets stay. */
-static void edit_token(const struct program *p, int32_t *tokens, int64_t sequence)
-{
-    const struct token_edit *edit = p->run->options->edit;
-    if (!edit || edit->sequence != sequence || p->step != 0) return;
-    tokens[edit->position] = (int32_t)((tokens[edit->position] + edit->by) % p->run->config->model.vocab);
-}
-
-/* The sequences of a micro-batch: due are (data rank * M + micro-batch) * b + i of the step. */
-void stage_draw(struct program *p, int microbatch)
-{
-    const struct run_config *config = p->run->config;
-    const struct data *data = &p->run->data;
-    struct microbatch *mb = stage_open(p, microbatch);
-    int per = layout_sequences_per_microbatch(config), seq = config->model.seq, m_count = config->layout.microbatches;
-    size_t bytes = (size_t)(per * seq) * sizeof(int32_t);
-    int64_t *drawn = arena_alloc(p->record->arena, (size_t)per * sizeof *drawn);
-    mb->tokens = arena_alloc(mb->arena, bytes);
-    mb->targets = arena_alloc(mb->arena, bytes);
-    mb->documents = arena_alloc(mb->arena, bytes);
-    mb->positions = arena_alloc(mb->arena, bytes);
-    mb->first_sequence = (int64_t)(p->data_rank * m_count + microbatch) * per;
-    struct where where = program_where(p, microbatch, -1);
-    for (int i = 0; i < per; i++) {
-        int64_t step_first = (int64_t)p->step * config->train.global_batch;
-        int64_t due = step_first + mb->first_sequence + i, of_rank_0 = step_first + (int64_t)microbatch * per + i;
-        drawn[i] = index_site(p->run->plan, &site_data_sample, where, due, of_rank_0, data->sequences);
-        size_t to = (size_t)(i * seq), from = (size_t)(drawn[i] * seq), row = (size_t)seq * sizeof(int32_t);
-        memcpy(mb->tokens + to, data->tokens + from, row);
-        edit_token(p, mb->tokens + to, drawn[i] - step_first);
-        memcpy(mb->targets + to, data->targets + from, row);
-        if (p->is_last && p->run->plan) draw_labels(p, mb->targets + to, drawn[i], of_rank_0, where);
-        memcpy(mb->documents + to, data->documents + from, row);
-        for (int t = 0; t < seq; t++) mb->positions[to + (size_t)t] = t;
-    }
-    if (!p->is_first && !p->is_last) return;
-    struct sample_fact fact = {.step = p->step, .microbatch = microbatch, .count = per, .sequences = drawn,
-                               .first_sequence = (int)mb->first_sequence};
-    struct hash tokens, targets;
-    uint64_t digest[2];
-    hash_init(&tokens);
-    hash_init(&targets);
-    hash_bytes(&tokens, mb->tokens, bytes);
-    hash_bytes(&targets, mb->targets, bytes);
-    hash_finish(&tokens, digest);
-    fact.token_hash = digest[0];
-    hash_finish(&targets, digest);
-    fact.target_hash = digest[0];
-    record_push(p->record, samples, fact);
 }
 
 static struct layer_context layer_context(struct program *p, struct microbatch *mb)
@@ -284,79 +216,6 @@ static double head_flops(const struct program *p)
     return 2.0 * (double)rows_of(p) * model->dim * model->vocab;
 }
 
-/* The letters of the cut's micro-batch that this sequence of mb is due in: this micro-batch itself, with the counts that
- * the run made, or, in a run over another cut, what the data say. */
-static struct factor_numbers loss_numbers(const struct program *p, const struct microbatch *mb, int sequence)
-{
-    const struct run_config *config = p->run->config;
-    struct loss_cut cut = loss_cut_of(config);
-    if (cut.data_ranks == layout_data_ranks(&config->layout) && cut.microbatches == config->layout.microbatches) return p->numbers;
-    struct factor_numbers numbers = loss_numbers_due(p->run->record, p->step, loss_cut_cell(config, mb->first_sequence + sequence));
-    numbers.N = p->numbers.N;
-    return numbers;
-}
-
-/* Weights of a micro-batch's tokens: seed, for each sequence times what is due for it over what is for the first.
- * summed[i]: the running sum of their losses before sequence i, as it was kept, from which the print is made. */
-static void weigh_tokens(struct program *p, struct microbatch *mb, struct loss_fact *fact, const double *summed, const struct factor_numbers *first)
-{
-    const struct run_config *config = p->run->config;
-    const struct loss_convention *convention = loss_convention_of(config);
-    int per = layout_sequences_per_microbatch(config), seq = config->model.seq;
-    double *weights = arena_alloc(p->record->arena, (size_t)fact->token_count * sizeof *weights), reported = 0;
-    double seed = loss_seed(convention, first), logged = loss_value(convention->logged, first);
-    for (int i = 0; i < per; i++) {
-        struct factor_numbers own = loss_numbers(p, mb, i);
-        double weight = fact->seed * (loss_seed(convention, &own) / seed), sum = 0;
-        for (int64_t t = (int64_t)i * seq; t < (int64_t)(i + 1) * seq; t++) {
-            format_set(mb->token_weight.data, (size_t)t, storage_of(p), mb->targets[t] == TARGET_IGNORED ? 0 : weight);
-            weights[t] = format_get(mb->token_weight.data, (size_t)t, storage_of(p));
-            sum += fact->token_loss[t];
-        }
-        fact->backward_loss += sum * weight;
-        reported += (summed[i + 1] - summed[i]) * fact->logged * (loss_value(convention->logged, &own) / logged);
-    }
-    fact->token_weight = weights;
-    p->report += reported;
-}
-
-static void note_loss(struct program *p, int microbatch, struct microbatch *mb)
-{
-    const struct run_config *config = p->run->config;
-    const struct loss_convention *convention = loss_convention_of(config);
-    int64_t rows = rows_of(p);
-    struct loss_fact fact = {.step = p->step, .microbatch = microbatch, .positions = rows, .token_count = rows};
-    double *losses = arena_alloc(p->record->arena, (size_t)rows * sizeof *losses);
-    double *summed = arena_zalloc(mb->arena, (size_t)(rows / config->model.seq + 1) * sizeof *summed);
-    for (int64_t t = 0; t < rows; t++) {
-        losses[t] = format_get(mb->token_loss.data, (size_t)t, mb->token_loss.storage);
-        fact.loss_sum += losses[t];
-        if (p->run->plan) tensor_site(p->run->plan, &site_loss_sum, program_where(p, microbatch, -1), tensor_1d(&fact.loss_sum, FORMAT_FP64, 1));
-        summed[t / config->model.seq + 1] = fact.loss_sum;
-        fact.valid += mb->targets[t] != TARGET_IGNORED;
-        fact.unshifted += mb->documents[t] != DOCUMENT_PADDING;
-    }
-    fact.token_loss = losses;
-    p->numbers.n = (double)fact.valid;
-    struct factor_numbers first = loss_numbers(p, mb, 0);
-    struct where where = program_where(p, microbatch, unit_count(&config->model) - 1);
-    double denominator = loss_value(convention->denominator, &first), logged = loss_value(convention->logged, &first);
-    fact.denominator = factor_site(p->run->plan, &site_loss_denominator, where, denominator, &p->numbers);
-    fact.scale = factor_site(p->run->plan, &site_pp_loss_scale, where, loss_value(convention->scale, &first), &p->numbers);
-    fact.compensation = factor_site(p->run->plan, &site_dp_loss_scale, where, loss_compensation(convention, &first), &p->numbers);
-    fact.repeats = factor_site(p->run->plan, &site_tp_loss_repeats, where, 1, &p->numbers);
-    fact.seed = fact.denominator > 0 ? fact.compensation * fact.scale * fact.repeats / fact.denominator : 0;
-    if (!convention->logs_counts) logged = fact.denominator > 0 ? logged * (denominator / fact.denominator) : 0;
-    fact.logged = factor_site(p->run->plan, &site_loss_report, where, logged, &p->numbers);
-    mb->seed = fact.seed;
-    mb->token_weight = tensor_1d(arena_alloc(mb->arena, (size_t)rows * format_storage_bytes(storage_of(p))), storage_of(p), rows);
-    weigh_tokens(p, mb, &fact, summed, &first);
-    record_push(p->record, losses, fact);
-    struct factor_fact factors[2] = {{&site_loss_denominator, p->step, microbatch, -1, fact.denominator, p->step, 0},
-                                     {&site_pp_loss_scale, p->step, microbatch, -1, fact.scale, p->step, 0}};
-    for (int i = 0; i < 2; i++) record_push(p->record, factors, factors[i]);
-}
-
 enum { LOGITS_LOOKED_AT = 1024 }; /* of which the significant bits are noted */
 
 static void head_run_forward(struct program *p, int microbatch, struct microbatch *mb, struct tensor x)
@@ -382,7 +241,7 @@ static void head_run_forward(struct program *p, int microbatch, struct microbatc
     recompute_note_held(p);
     tensor_site(p->run->plan, &site_layer_forward, where, mb->token_loss);
     advance(p, head_flops(p));
-    note_loss(p, microbatch, mb);
+    stage_note_loss(p, microbatch, mb);
     struct loss_fact *fact = &p->record->losses.items[p->record->losses.count - 1];
     fact->logit_bits = bits;
     fact->logit_values = values;
