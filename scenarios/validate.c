@@ -257,6 +257,7 @@ static bool check_expert_parts(struct reader *reader, const struct model_config 
 {
     char list[LIST_TEXT];
     if (l->etp != 1 && l->etp != l->tp) {
+        if (l->tp == 1) return reader_fail_among(reader, BLAME("parallel.etp", "parallel.tp"), "etp %d with tp 1; allowed: 1, or tp %d beside it", l->etp, l->etp);
         return reader_fail_among(reader, BLAME("parallel.etp", "parallel.tp"), "etp %d with tp %d; allowed: 1, or %d, which is tp", l->etp, l->tp, l->tp);
     }
     if (l->etp > 1 && m->moe.experts == 0) return reader_fail_among(reader, BLAME("parallel.etp", "model.moe.experts"), "etp %d, and the model has no experts; allowed: 1", l->etp);
