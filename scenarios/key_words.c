@@ -26,6 +26,8 @@ static const struct { const char *path, *example; } examples[] = {
     {"train.optimizer.betas", "--set train.optimizer.betas=[0.9,0.99]"},
     {"train.optimizer.momentum", "--set train.optimizer.kind=sgd --set train.optimizer.momentum=0.9"},
     {"parallel", "--set parallel.pp=2 --set parallel.dp_shard=4"},
+    {"parallel.tensor_parts", "--set parallel.tp=2 --set 'parallel.tensor_parts=[\"attention\"]'"},
+    {"parallel.sequence_parallel", "--set parallel.tp=2 --set parallel.sequence_parallel=true"},
     {"parallel.ep", "--set model.moe.experts=12 --set parallel.dp_shard=2 --set parallel.ep=2"},
     {"parallel.etp", "--set model.moe.experts=12 --set parallel.tp=2 --set parallel.etp=2"},
     {"parallel.experts.over_tp", "--set model.moe.experts=12 --set parallel.tp=2 --set parallel.ep=2 --set parallel.experts.over_tp=true"},

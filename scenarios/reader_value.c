@@ -16,6 +16,8 @@ static bool fail_value(struct reader *reader, const struct value *v, const cJSON
     reader_describe(item, found, sizeof found);
     key_allowed(v->key, allowed, sizeof allowed);
     reader_fail(reader, path, "%s found; allowed: %s", found, allowed);
+    char shown[FOREIGN_TEXT];
+    if (v->key->type == KEY_TEXTS && cJSON_IsString(item)) error_hint(reader->error, "a list of one: [\"%s\"]", foreign(item->valuestring, shown));
     if (v->key->type != KEY_CHOICE || !cJSON_IsString(item)) return false;
     char names[32][CHOICE_TEXT];
     const char *list[32];

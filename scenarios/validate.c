@@ -224,6 +224,22 @@ static bool check_sequence_parallel(struct reader *reader, const struct model_co
                              l->ep, l->tp, l->ep, l->tp, (double)l->ep / l->tp);
 }
 
+static bool tp_allows_ep(const struct layout *l, int ep)
+{
+    if (ep == 1 || !l->experts_over_tp || ep % l->tp == 0) return true;
+    return l->tp % ep == 0 && !layout_slices_sequences(l);
+}
+
+/* "1, 2, 4": the ep that divide both the ranks that a group is of and the experts, and go with tp. */
+static const char *allowed_ep(const struct model_config *m, const struct layout *l, int ranks, char text[LIST_TEXT])
+{
+    struct phrase phrase = {text, LIST_TEXT, 0};
+    for (int ep = 1, shown = 0; ep <= ranks && ep <= m->moe.experts && shown < 16; ep++) {
+        if (ranks % ep == 0 && m->moe.experts % ep == 0 && tp_allows_ep(l, ep)) phrase_add(&phrase, "%s%d", shown++ ? ", " : "", ep);
+    }
+    return text;
+}
+
 static bool check_expert_layout(struct reader *reader, const struct model_config *m, const struct layout *l)
 {
     char list[LIST_TEXT];
@@ -234,20 +250,20 @@ static bool check_expert_layout(struct reader *reader, const struct model_config
     if (axis % l->ep != 0) {
         if (l->experts_over_tp)
             return reader_fail_among(reader, BLAME("parallel.ep", "parallel.dp_shard", "parallel.tp"), "dp_shard %d x tp %d = %d ranks do not split into groups of ep %d: %d / %d = %.2f; allowed ep: %s",
-                                     l->dp_shard, l->tp, axis, l->ep, axis, l->ep, (double)axis / l->ep, divisors(axis, axis, list));
+                                     l->dp_shard, l->tp, axis, l->ep, axis, l->ep, (double)axis / l->ep, allowed_ep(m, l, axis, list));
         reader_fail_among(reader, BLAME("parallel.ep", "parallel.dp_shard"), "dp_shard %d does not split into groups of ep %d: %d / %d = %.2f; allowed ep: %s", axis, l->ep,
-                          axis, l->ep, (double)axis / l->ep, divisors(axis, axis, list));
+                          axis, l->ep, (double)axis / l->ep, allowed_ep(m, l, axis, list));
         if (l->tp > 1) error_hint(reader->error, "with parallel.experts.over_tp the groups span dp_shard x tp = %d ranks", axis * l->tp);
         return false;
     }
     if (l->experts_over_tp && l->ep % l->tp != 0 && l->tp % l->ep != 0) {
         return reader_fail_among(reader, BLAME("parallel.ep", "parallel.tp", "parallel.experts.over_tp"),
-                                 "groups of ep %d over tp %d would hold some tokens' ranks in part: %d / %d = %.2f; allowed: an ep that divides tp or is a multiple of it",
-                                 l->ep, l->tp, l->ep, l->tp, (double)l->ep / l->tp);
+                                 "groups of ep %d over tp %d would hold some tokens' ranks in part: %d / %d = %.2f; an ep divides tp or is a multiple of it; allowed ep: %s",
+                                 l->ep, l->tp, l->ep, l->tp, (double)l->ep / l->tp, allowed_ep(m, l, axis, list));
     }
     if (m->moe.experts % l->ep != 0) {
         return reader_fail_among(reader, BLAME("parallel.ep", "model.moe.experts"), "experts %d do not split into ep %d: %d / %d = %.2f; allowed ep: %s", m->moe.experts, l->ep,
-                                 m->moe.experts, l->ep, (double)m->moe.experts / l->ep, divisors(m->moe.experts, axis, list));
+                                 m->moe.experts, l->ep, (double)m->moe.experts / l->ep, allowed_ep(m, l, axis, list));
     }
     return true;
 }
@@ -257,6 +273,7 @@ static bool check_expert_parts(struct reader *reader, const struct model_config 
 {
     char list[LIST_TEXT];
     if (l->etp != 1 && l->etp != l->tp) {
+        if (l->tp == 1) return reader_fail_among(reader, BLAME("parallel.etp", "parallel.tp"), "etp %d with tp 1; allowed: 1, or tp %d beside it", l->etp, l->etp);
         return reader_fail_among(reader, BLAME("parallel.etp", "parallel.tp"), "etp %d with tp %d; allowed: 1, or %d, which is tp", l->etp, l->tp, l->tp);
     }
     if (l->etp > 1 && m->moe.experts == 0) return reader_fail_among(reader, BLAME("parallel.etp", "model.moe.experts"), "etp %d, and the model has no experts; allowed: 1", l->etp);

@@ -3,7 +3,8 @@
 # (lines that begin with "$ hpsim"), and held against the lines behind it. A line "..." stands for any number of lines, none
 # too. A block fenced as ```json NAME or ```csv NAME is the file NAME from there on. Commands run in a folder that has scenarios/ and these
 # files. docs/scenario.md is what hpsim schema --markdown prints, docs/symptoms.md names every
-# fault, and docs/low_loss.md every scenario cause_* and defect_* beside its component.
+# fault, docs/low_loss.md every scenario cause_* and defect_* beside its component, and docs/experts.md the states of the report's
+# program with PyTorch's figures.
 # usage: test_docs.sh HPSIM SOURCE_ROOT [PAGE...]
 hpsim=$(realpath "$1")
 cd "$2" || exit 99
@@ -82,5 +83,11 @@ done
 for number in 1 2 3 4 5 6 9 10; do
     ls scenarios/defect_h${number}_*.json >/dev/null 2>&1 || { echo "defect H$number has no scenario"; failed=1; }
 done
+# The states of docs/experts.md: PyTorch's loss and error of the logits on rank 0.
+awk '$2 == 0 && NF > 9 && $1 != "right" { printf "%s %.5f %#.3g\n", $1, $3, $4 }' tests/goldens/pangu_states.txt >"$work/states"
+[ "$(wc -l <"$work/states")" -eq 6 ] || { echo 'tests/goldens/pangu_states.txt: six states but the right one are due'; failed=1; }
+while read -r name loss error; do
+    grep -F "| \`$name\` |" docs/experts.md | grep -qF "| $loss | $error |" || { echo "docs/experts.md does not show $name with loss $loss and error $error"; failed=1; }
+done <"$work/states"
 [ $commands -gt 0 ] || { echo 'no page shows a command'; exit 1; }
 exit $failed

@@ -31,6 +31,22 @@ const char *describe_precision(const struct precision *p, char text[DESCRIBE_TEX
     return text;
 }
 
+/* "(attention, vocabulary)" where tensor parallelism leaves other parts whole. */
+static void append_tensor_parts(char text[DESCRIBE_TEXT], const struct layout *l)
+{
+    static const struct { enum tensor_part part; const char *name; } parts[] = {
+        {TENSOR_ATTENTION, "attention"}, {TENSOR_FEED_FORWARD, "feed_forward"}, {TENSOR_VOCABULARY, "vocabulary"},
+    };
+    bool first = true;
+    if (l->tp == 1 || !l->tensor_whole) return;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (l->tensor_whole & parts[i].part) continue;
+        append(text, "%s%s", first ? " (" : ", ", parts[i].name);
+        first = false;
+    }
+    append(text, ")");
+}
+
 const char *describe_layout(const struct run_config *config, char text[DESCRIBE_TEXT])
 {
     const struct layout *l = &config->layout;
@@ -43,6 +59,8 @@ const char *describe_layout(const struct run_config *config, char text[DESCRIBE_
     append_axis(text, &first, "replicas", l->dp_replicate);
     append_axis(text, &first, sharding[l->zero], l->dp_shard);
     append_axis(text, &first, "tensor", l->tp);
+    append_tensor_parts(text, l);
+    if (layout_slices_sequences(l)) append(text, ", sequence parallel");
     static const char *const dispatchers[] = {"all_to_all", "all_gather", "replicated"};
     if (layout_ep(l) > 1) append(text, ", experts over %d (%s)", l->ep, dispatchers[l->dispatcher]);
     if (l->pp > 1) append(text, ", %s", l->schedule);
