@@ -7,8 +7,10 @@
  *   sums          where results come home summed (all_gather, replicated): a token's is the sum of what the members' experts gave its
  *                 rows, times the weights; its gradient the sum of its rows'; and a weight's gradient the one that its row's expert has
  *   copies        tp ranks that share their tokens out have each other's results
- * By tags (model/routing.h): exact one by one, 1024 roundings of the largest tag for sums. Sites: the exchange that what is
- * wrong went through. */
+ * By tags (model/routing.h): exact one by one; what is weighed or added within as many roundings of the narrowest format as it
+ * meets at most, relative to magnitudes (a tag of a small sum of large numbers says nothing of their roundings), and the
+ * format's smallest number an element; nothing is held of what may have left the finite numbers. Sites: the exchange that
+ * what is wrong went through. */
 #include "scenarios/conservation_dispatch.h"
 
 #include <math.h>
@@ -223,13 +225,6 @@ static void check_one_by_one(const struct source *s, const struct routing_fact *
 
 /* ---- sums ---- */
 
-static double largest(const double *tags, int64_t count)
-{
-    double most = 0;
-    for (int64_t i = 0; i < count; i++) most = fabs(tags[i]) > most ? fabs(tags[i]) : most;
-    return most;
-}
-
 /* What is due of a row that its expert's rank has: exact. */
 static bool expect_row(const struct source *s, int64_t row, const struct site *site, double due, double got, const char *what)
 {
@@ -240,28 +235,34 @@ static bool expect_row(const struct source *s, int64_t row, const struct site *s
     return false;
 }
 
-struct sums { double *result, *gradient, most, most_gradient; bool rows_good, grads_good; }; /* [tokens] */
+struct sums { double *result, *gradient, *result_size, *gradient_size; bool rows_good, grads_good; }; /* [tokens] */
+
+/* What a tag may be off by after `roundings` of every element, with magnitudes adding up to `size`. Infinite: the numbers may have left the finite ones. */
+static double rounding_of(const struct source *s, int roundings, double size)
+{
+    const struct precision *precision = &s->e->parallel->config.precision;
+    double dim = s->e->config->model.dim, largest = fmin(format_traits[precision_activation(precision)].largest, format_traits[precision->residual].largest);
+    if (!(size < largest)) return INFINITY;
+    return (2 * roundings * precision_roundoff(precision) + 2 * dim * ldexp(1, -53)) * size + roundings * dim * precision_smallest(precision);
+}
 
 /* The gradient of a row's result: the token's, times the weight. */
-static bool gradient_is_there(const struct source *s, const struct dispatch_fact *there, int64_t row, int64_t at, double most)
+static bool gradient_is_there(const struct source *s, const struct dispatch_fact *there, int64_t row, int64_t at)
 {
     int64_t token = s->fact->back[row] / s->fact->top_k - s->own->first_token;
-    double limit = 1024 * precision_roundoff(&s->e->parallel->config.precision);
     if (!s->own->tags[DISPATCH_GRAD_SENT] || !there->tags[DISPATCH_GRAD_READ] || at >= there->rows[DISPATCH_GRAD_READ] || token < 0 ||
         token >= s->own->rows[DISPATCH_GRAD_SENT]) return true;
     double due = there->weight[at] * s->own->tags[DISPATCH_GRAD_SENT][token], got = there->tags[DISPATCH_GRAD_READ][at];
-    bool good = fabs(got - due) <= limit * fmax(most, 1e-300) * fmax(fabs(there->weight[at]), 1e-300) || is_same(due, got);
-    check_value(s->output, good ? 0 : fabs(got - due) / fmax(most, 1e-300), limit);
+    double weight = fabs(there->weight[at]), size = s->own->sizes[DISPATCH_GRAD_SENT][token];
+    double limit = weight * rounding_of(s, 1, size) + rounding_of(s, 2, weight * size); /* on its way, and weighed */
+    if (isinf(limit) || isnan(limit)) return true;
+    bool good = fabs(got - due) <= limit;
+    check_value(s->output, fabs(got - due), limit);
     if (good) return true;
     routing_find(s->e, s->output, &site_ep_combine_grad, s->rank, s->fact, isnan(got) ? "missing" : got == 0 ? "zeros" : "altered", due, got,
                  "the gradient of the result of choice %d of token %lld, at rank %d, is not the token's times the weight", s->fact->slot[row] % s->fact->top_k,
                  (long long)(s->fact->slot[row] / s->fact->top_k), s->own->ranks[there->me]);
     return false;
-}
-
-static double most_sent(const struct source *s)
-{
-    return s->own->tags[DISPATCH_GRAD_SENT] ? largest(s->own->tags[DISPATCH_GRAD_SENT], s->own->rows[DISPATCH_GRAD_SENT]) : 0;
 }
 
 /* Rows at their experts, and what they add up to. */
@@ -278,25 +279,27 @@ static void add_rows(const struct source *s, const struct routing_fact *there, i
                               (!s->fact->backward || !s->fact->gate_due || !d->gate ||
                                expect_row(s, row, &site_ep_gate_grad, d->gate[at + i], s->fact->gate_due[slot], "the gradient of the weight"));
         }
-        if (sums->grads_good && s->fact->backward) sums->grads_good = gradient_is_there(s, d, row, at + i, most_sent(s));
+        if (sums->grads_good && s->fact->backward) sums->grads_good = gradient_is_there(s, d, row, at + i);
         sums->result[slot / s->fact->top_k] += d->weight[at + i] * gave[at + i];
-        if (gradient) sums->gradient[s->fact->from[row]] += gradient[at + i];
+        sums->result_size[slot / s->fact->top_k] += fabs(d->weight[at + i]) * d->sizes[DISPATCH_GAVE][at + i];
+        if (!gradient) continue;
+        sums->gradient[s->fact->from[row]] += gradient[at + i];
+        sums->gradient_size[s->fact->from[row]] += d->sizes[DISPATCH_GRAD_GAVE][at + i];
     }
-    if (gave) sums->most = fmax(sums->most, largest(gave, d->rows[DISPATCH_GAVE]));
-    if (gradient) sums->most_gradient = fmax(sums->most_gradient, largest(gradient, d->rows[DISPATCH_GRAD_GAVE]));
 }
 
-static void expect_sums(const struct source *s, const struct site *site, enum dispatch_stage stage, const double *due, double most, const char *what)
+static void expect_sums(const struct source *s, const struct site *site, enum dispatch_stage stage, const double *due, const double *size, const char *what)
 {
-    double limit = 1024 * precision_roundoff(&s->e->parallel->config.precision);
+    int roundings = s->own->members + s->fact->top_k + 2;
     const double *home = s->own->tags[stage];
     for (int64_t i = 0; home && i < s->own->tokens && i < s->own->rows[stage]; i++) {
-        double expected = due[s->own->first_token + i], by = fabs(expected - home[i]) / fmax(most * s->fact->top_k, 1e-300);
-        bool good = by <= limit || is_same(expected, home[i]);
-        check_value(s->output, good && isnan(by) ? 0 : by, limit);
-        if (good) continue;
+        double expected = due[s->own->first_token + i], by = fabs(expected - home[i]), limit = rounding_of(s, roundings, size[s->own->first_token + i]);
+        if (isinf(limit)) continue;
+        check_value(s->output, by, limit);
+        if (by <= limit) continue;
         routing_find(s->e, s->output, site, s->rank, s->fact, isnan(home[i]) ? "missing" : "altered", expected, home[i],
-                     "%s of token %lld is not the sum of its experts' parts, by %.3g of the largest", what, (long long)(s->own->first_token + i), by);
+                     "%s of token %lld is not the sum of its experts' parts, by %.3g of their magnitudes", what, (long long)(s->own->first_token + i),
+                     by / fmax(size[s->own->first_token + i], 1e-300));
         return;
     }
 }
@@ -304,7 +307,8 @@ static void expect_sums(const struct source *s, const struct site *site, enum di
 static void check_summed(const struct source *s, const struct routing_fact *const *there)
 {
     size_t tokens = (size_t)s->fact->tokens + 1;
-    struct sums sums = {.result = calloc(tokens, sizeof(double)), .gradient = calloc(tokens, sizeof(double)), .rows_good = true, .grads_good = true};
+    double *all = calloc(4 * tokens, sizeof(double));
+    struct sums sums = {all, all + tokens, all + 2 * tokens, all + 3 * tokens, true, true};
     int64_t own_at = 0;
     for (int m = 0; m < s->own->members; m++) {
         const struct dispatch_fact *d = &there[m]->dispatch;
@@ -313,10 +317,9 @@ static void check_summed(const struct source *s, const struct routing_fact *cons
             own_at += s->own->sent[d->first + e];
         }
     }
-    expect_sums(s, &site_ep_combine, DISPATCH_HOME, sums.result, sums.most, "the result");
-    if (s->fact->backward) expect_sums(s, &site_ep_dispatch_grad, DISPATCH_GRAD_HOME, sums.gradient, sums.most_gradient, "the gradient");
-    free(sums.gradient);
-    free(sums.result);
+    expect_sums(s, &site_ep_combine, DISPATCH_HOME, sums.result, sums.result_size, "the result");
+    if (s->fact->backward) expect_sums(s, &site_ep_dispatch_grad, DISPATCH_GRAD_HOME, sums.gradient, sums.gradient_size, "the gradient");
+    free(all);
 }
 
 /* ---- copies ---- */

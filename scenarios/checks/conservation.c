@@ -142,9 +142,10 @@ static void check_sum(const struct evidence *e, struct check_output *output, con
 /* What a layer adds: the experts' sum and the shared expert's output, each once. */
 static void check_shared(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact)
 {
-    double limit = 1024 * precision_roundoff(&e->parallel->config.precision), most = 0;
-    for (int64_t t = 0; fact->shared && fact->added && t < fact->tokens; t++) most = fmax(most, fmax(fabs(fact->shared[t]), fabs(fact->routed[t])));
+    double limit = 1024 * precision_roundoff(&e->parallel->config.precision);
+    double underflow = (double)e->config->model.dim * precision_smallest(&e->parallel->config.precision);
     for (int64_t t = 0; fact->shared && fact->added && t < fact->tokens; t++) {
+        double most = fact->routed_size[t] + fact->shared_size[t] + underflow / limit;
         double due = fact->routed[t] + fact->shared[t], got = fact->added[t], by = fabs(got - due) / fmax(most, 1e-300);
         bool equal = by <= limit || isnan(due);
         check_value(output, equal && isnan(by) ? 0 : by, limit);
