@@ -76,6 +76,16 @@ static int64_t begin_by_rank(const struct dispatch_fact *there, int column, int 
     return at;
 }
 
+/* Where everybody has the same tokens: did this member come to the layer with others' (a consequence, not a cause)? */
+static bool came_with_others(const struct source *s, const struct routing_fact *there)
+{
+    if (!s->own->everywhere || there->tokens != s->fact->tokens) return false;
+    for (int64_t t = 0; t < there->tokens; t++) {
+        if (there->normed[t] != s->fact->normed[t]) return true;
+    }
+    return false;
+}
+
 /* Has it the source's rows for another place's experts? */
 static bool is_of_another_place(const struct source *s, const struct dispatch_fact *there)
 {
@@ -101,6 +111,15 @@ static bool counts_agree(const struct source *s, const struct routing_fact *ther
                      (double)due, (double)got, "it has %lld rows for expert %d, and the expert's rank, %d, takes it to have %lld", (long long)due, d->first + e,
                      s->own->ranks[d->me], (long long)got);
         return false;
+    }
+    return true;
+}
+
+/* Does each own row go back to the token that it is of? Where not, what others take rows to be is a consequence. */
+static bool rows_go_home(const struct source *s)
+{
+    for (int64_t i = 0; i < s->rows; i++) {
+        if (s->fact->back[s->row[i]] != s->fact->slot[s->row[i]]) return false;
     }
     return true;
 }
@@ -249,11 +268,12 @@ static double rounding_of(const struct source *s, int roundings, double size)
 /* The gradient of a row's result: the token's, times the weight. */
 static bool gradient_is_there(const struct source *s, const struct dispatch_fact *there, int64_t row, int64_t at)
 {
+    const struct dispatch_fact *from = s->own->everywhere ? there : s->own; /* nothing moves where everybody has it */
     int64_t token = s->fact->back[row] / s->fact->top_k - s->own->first_token;
-    if (!s->own->tags[DISPATCH_GRAD_SENT] || !there->tags[DISPATCH_GRAD_READ] || at >= there->rows[DISPATCH_GRAD_READ] || token < 0 ||
-        token >= s->own->rows[DISPATCH_GRAD_SENT]) return true;
-    double due = there->weight[at] * s->own->tags[DISPATCH_GRAD_SENT][token], got = there->tags[DISPATCH_GRAD_READ][at];
-    double weight = fabs(there->weight[at]), size = s->own->sizes[DISPATCH_GRAD_SENT][token];
+    if (!from->tags[DISPATCH_GRAD_SENT] || !there->tags[DISPATCH_GRAD_READ] || at >= there->rows[DISPATCH_GRAD_READ] || token < 0 ||
+        token >= from->rows[DISPATCH_GRAD_SENT]) return true;
+    double due = there->weight[at] * from->tags[DISPATCH_GRAD_SENT][token], got = there->tags[DISPATCH_GRAD_READ][at];
+    double weight = fabs(there->weight[at]), size = from->sizes[DISPATCH_GRAD_SENT][token];
     double limit = weight * rounding_of(s, 1, size) + rounding_of(s, 2, weight * size); /* on its way, and weighed */
     if (isinf(limit) || isnan(limit)) return true;
     bool good = fabs(got - due) <= limit;
@@ -300,6 +320,21 @@ static void expect_sums(const struct source *s, const struct site *site, enum di
         routing_find(s->e, s->output, site, s->rank, s->fact, isnan(home[i]) ? "missing" : "altered", expected, home[i],
                      "%s of token %lld is not the sum of its experts' parts, by %.3g of their magnitudes", what, (long long)(s->own->first_token + i),
                      by / fmax(size[s->own->first_token + i], 1e-300));
+        return;
+    }
+}
+
+/* Behind the sum nothing more is added. */
+static void check_complete(const struct source *s)
+{
+    for (int64_t t = s->own->first_token; s->own->tags[DISPATCH_HOME] && t < s->own->first_token + s->own->tokens; t++) {
+        double due = s->own->tags[DISPATCH_HOME][t - s->own->first_token], by = fabs(s->fact->routed[t] - due), limit = rounding_of(s, 2, s->fact->routed_size[t]);
+        if (isinf(limit) || isnan(by)) continue;
+        check_value(s->output, by, limit);
+        if (by <= limit) continue;
+        bool again = dispatch_is_summed_again(s->e, s->rank, s->fact, t);
+        routing_find(s->e, s->output, again ? &site_ep_output_complete : &site_moe_combine, s->rank, s->fact, again ? "times-ranks" : "altered", due, s->fact->routed[t],
+                     "what token %lld gets of its experts is not their sum that came home%s", (long long)t, again ? ": it is added up over the ranks again" : "");
         return;
     }
 }
@@ -364,15 +399,16 @@ void conservation_dispatch(const struct evidence *e, struct check_output *output
 {
     struct source s = {.e = e, .output = output, .rank = rank, .fact = fact, .own = &fact->dispatch};
     if (s.own->members <= 0 || !places_are_due(&s)) return;
+    find_own_rows(&s);
     const struct routing_fact **there = calloc((size_t)s.own->members, sizeof *there);
-    bool all = true;
+    bool all = s.own->one_by_one || rows_go_home(&s);
     for (int m = 0; m < s.own->members; m++) {
         there[m] = fact_at(&s, s.own->ranks[m]);
-        all = all && there[m] && there[m]->dispatch.members == s.own->members && counts_agree(&s, there[m]);
+        all = all && there[m] && there[m]->dispatch.members == s.own->members && !came_with_others(&s, there[m]) && counts_agree(&s, there[m]);
     }
-    find_own_rows(&s);
     if (all && s.own->one_by_one) check_one_by_one(&s, there);
     else if (all) check_summed(&s, there);
+    if (!s.own->one_by_one) check_complete(&s);
     check_copies(&s);
     check_slots(&s);
     check_returned(&s);
@@ -394,6 +430,38 @@ const struct routing_fact *dispatch_row_at(const struct evidence *e, const struc
     }
     const struct routing_fact *there = fact_at(&s, s.own->ranks[expert / s.own->experts]);
     if (!there || there->dispatch.members != s.own->members) return NULL;
+    int here = expert - there->dispatch.first; /* where it has another number of them, there is no telling which is which */
+    if (here < 0 || here >= there->dispatch.experts || there->dispatch.arrived[column_of(&s, &there->dispatch) * there->dispatch.experts + here] != s.own->sent[expert]) return NULL;
     *ret_at = begin_by_expert(&there->dispatch, column_of(&s, &there->dispatch), expert - there->dispatch.first) + before;
     return *ret_at < there->dispatch.rows[DISPATCH_READ] && *ret_at < there->dispatch.rows[DISPATCH_GAVE] ? there : NULL;
+}
+
+/* What the experts gave a rank for a token; NAN: it had no part of it. */
+static double given(const struct routing_fact *fact, int64_t token)
+{
+    const struct dispatch_fact *d = &fact->dispatch;
+    double sum = 0;
+    if (token < d->first_token || token >= d->first_token + d->tokens) return NAN;
+    if (!d->one_by_one) return d->tags[DISPATCH_HOME] && token - d->first_token < d->rows[DISPATCH_HOME] ? d->tags[DISPATCH_HOME][token - d->first_token] : NAN;
+    for (int64_t i = 0; i < fact->rows; i++) {
+        if (fact->back[i] / fact->top_k == token) sum += fact->weight[fact->back[i]] * fact->out[i];
+    }
+    return sum;
+}
+
+bool dispatch_is_summed_again(const struct evidence *e, const struct rank_record *rank, const struct routing_fact *fact, int64_t token)
+{
+    struct source s = {.e = e, .rank = rank, .fact = fact, .own = &fact->dispatch};
+    const struct layout *layout = &e->parallel->config.layout;
+    int count = layout->tp > 1 ? layout->tp : fact->dispatch.members;
+    double sum = 0, size = 0;
+    if (count < 2) return false;
+    for (int m = 0; m < count; m++) {
+        const struct routing_fact *there = fact_at(&s, layout->tp > 1 ? rank->rank - rank->tp + m : fact->dispatch.ranks[m]);
+        double part = there && token < there->tokens ? given(there, token) : NAN;
+        if (isnan(part) && isnan(part = given(fact, token))) return false; /* it has others of the same tokens */
+        sum += part;
+        size += fabs(part);
+    }
+    return fabs(fact->routed[token] - sum) <= 32 * precision_roundoff(&e->parallel->config.precision) * (size + fact->routed_size[token]);
 }
