@@ -28,6 +28,7 @@ struct dispatch_fact {
     const int64_t *returned;                /* [members]: rows whose gradient it sends back to each; NULL: all_gather, replicated, or not yet */
     int64_t rows[DISPATCH_STAGES];
     const double *tags[DISPATCH_STAGES];    /* NULL: not noted */
+    const double *sizes[DISPATCH_STAGES];   /* the same sums, of magnitudes: what roundings are relative to; of GAVE, GRAD_SENT and GRAD_GAVE */
     const double *gathered;                 /* [tokens of the micro-batch]: copies: tags of what all runs' experts add to the tokens' gradient */
     const double *weight, *gate;            /* [rows that its experts compute], not one by one: a row's weight; the gradient of it */
 };
@@ -63,6 +64,7 @@ struct routing_fact {
     int64_t seen_first, seen_tokens;        /* the tokens whose rows went out from here one by one and came back: without expert parallelism all */
     const double *in, *out;                 /* [rows]: tags of what an expert read and gave, of rows of those tokens */
     const double *out_size;                 /* [rows]: the same sum of what it gave, of magnitudes */
+    const double *routed_size, *shared_size; /* [tokens]: of magnitudes; the latter NULL as `shared` */
     const double *normed, *routed;          /* [tokens]: tags of what all experts were offered, and of what they gave together */
     const double *shared, *added;           /* [tokens]: tags of the shared expert's output, and of what it and `routed` are together; NULL: there is none */
     const double *gate_due;                 /* [tokens * top_k]: from the backward on: <an expert's output, the gradient of the sum> */

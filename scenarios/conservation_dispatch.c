@@ -7,8 +7,10 @@
  *   sums          where results come home summed (all_gather, replicated): a token's is the sum of what the members' experts gave its
  *                 rows, times the weights; its gradient the sum of its rows'; and a weight's gradient the one that its row's expert has
  *   copies        tp ranks that share their tokens out have each other's results
- * By tags (model/routing.h): exact one by one, 1024 roundings of the largest tag for sums. Sites: the exchange that what is
- * wrong went through. */
+ * By tags (model/routing.h): exact one by one; what is weighed or added within as many roundings of the narrowest format as it
+ * meets at most, relative to magnitudes (a tag of a small sum of large numbers says nothing of their roundings), and the
+ * format's smallest number an element; nothing is held of what may have left the finite numbers. Sites: the exchange that
+ * what is wrong went through. */
 #include "scenarios/conservation_dispatch.h"
 
 #include <math.h>
@@ -74,6 +76,16 @@ static int64_t begin_by_rank(const struct dispatch_fact *there, int column, int 
     return at;
 }
 
+/* Where everybody has the same tokens: did this member come to the layer with others' (a consequence, not a cause)? */
+static bool came_with_others(const struct source *s, const struct routing_fact *there)
+{
+    if (!s->own->everywhere || there->tokens != s->fact->tokens) return false;
+    for (int64_t t = 0; t < there->tokens; t++) {
+        if (there->normed[t] != s->fact->normed[t]) return true;
+    }
+    return false;
+}
+
 /* Has it the source's rows for another place's experts? */
 static bool is_of_another_place(const struct source *s, const struct dispatch_fact *there)
 {
@@ -99,6 +111,15 @@ static bool counts_agree(const struct source *s, const struct routing_fact *ther
                      (double)due, (double)got, "it has %lld rows for expert %d, and the expert's rank, %d, takes it to have %lld", (long long)due, d->first + e,
                      s->own->ranks[d->me], (long long)got);
         return false;
+    }
+    return true;
+}
+
+/* Does each own row go back to the token that it is of? Where not, what others take rows to be is a consequence. */
+static bool rows_go_home(const struct source *s)
+{
+    for (int64_t i = 0; i < s->rows; i++) {
+        if (s->fact->back[s->row[i]] != s->fact->slot[s->row[i]]) return false;
     }
     return true;
 }
@@ -223,13 +244,6 @@ static void check_one_by_one(const struct source *s, const struct routing_fact *
 
 /* ---- sums ---- */
 
-static double largest(const double *tags, int64_t count)
-{
-    double most = 0;
-    for (int64_t i = 0; i < count; i++) most = fabs(tags[i]) > most ? fabs(tags[i]) : most;
-    return most;
-}
-
 /* What is due of a row that its expert's rank has: exact. */
 static bool expect_row(const struct source *s, int64_t row, const struct site *site, double due, double got, const char *what)
 {
@@ -240,28 +254,35 @@ static bool expect_row(const struct source *s, int64_t row, const struct site *s
     return false;
 }
 
-struct sums { double *result, *gradient, most, most_gradient; bool rows_good, grads_good; }; /* [tokens] */
+struct sums { double *result, *gradient, *result_size, *gradient_size; bool rows_good, grads_good; }; /* [tokens] */
+
+/* What a tag may be off by after `roundings` of every element, with magnitudes adding up to `size`. Infinite: the numbers may have left the finite ones. */
+static double rounding_of(const struct source *s, int roundings, double size)
+{
+    const struct precision *precision = &s->e->parallel->config.precision;
+    double dim = s->e->config->model.dim, largest = fmin(format_traits[precision_activation(precision)].largest, format_traits[precision->residual].largest);
+    if (!(size < largest)) return INFINITY;
+    return (2 * roundings * precision_roundoff(precision) + 2 * dim * ldexp(1, -53)) * size + roundings * dim * precision_smallest(precision);
+}
 
 /* The gradient of a row's result: the token's, times the weight. */
-static bool gradient_is_there(const struct source *s, const struct dispatch_fact *there, int64_t row, int64_t at, double most)
+static bool gradient_is_there(const struct source *s, const struct dispatch_fact *there, int64_t row, int64_t at)
 {
+    const struct dispatch_fact *from = s->own->everywhere ? there : s->own; /* nothing moves where everybody has it */
     int64_t token = s->fact->back[row] / s->fact->top_k - s->own->first_token;
-    double limit = 1024 * precision_roundoff(&s->e->parallel->config.precision);
-    if (!s->own->tags[DISPATCH_GRAD_SENT] || !there->tags[DISPATCH_GRAD_READ] || at >= there->rows[DISPATCH_GRAD_READ] || token < 0 ||
-        token >= s->own->rows[DISPATCH_GRAD_SENT]) return true;
-    double due = there->weight[at] * s->own->tags[DISPATCH_GRAD_SENT][token], got = there->tags[DISPATCH_GRAD_READ][at];
-    bool good = fabs(got - due) <= limit * fmax(most, 1e-300) * fmax(fabs(there->weight[at]), 1e-300) || is_same(due, got);
-    check_value(s->output, good ? 0 : fabs(got - due) / fmax(most, 1e-300), limit);
+    if (!from->tags[DISPATCH_GRAD_SENT] || !there->tags[DISPATCH_GRAD_READ] || at >= there->rows[DISPATCH_GRAD_READ] || token < 0 ||
+        token >= from->rows[DISPATCH_GRAD_SENT]) return true;
+    double due = there->weight[at] * from->tags[DISPATCH_GRAD_SENT][token], got = there->tags[DISPATCH_GRAD_READ][at];
+    double weight = fabs(there->weight[at]), size = from->sizes[DISPATCH_GRAD_SENT][token];
+    double limit = weight * rounding_of(s, 1, size) + rounding_of(s, 2, weight * size); /* on its way, and weighed */
+    if (isinf(limit) || isnan(limit)) return true;
+    bool good = fabs(got - due) <= limit;
+    check_value(s->output, fabs(got - due), limit);
     if (good) return true;
     routing_find(s->e, s->output, &site_ep_combine_grad, s->rank, s->fact, isnan(got) ? "missing" : got == 0 ? "zeros" : "altered", due, got,
                  "the gradient of the result of choice %d of token %lld, at rank %d, is not the token's times the weight", s->fact->slot[row] % s->fact->top_k,
                  (long long)(s->fact->slot[row] / s->fact->top_k), s->own->ranks[there->me]);
     return false;
-}
-
-static double most_sent(const struct source *s)
-{
-    return s->own->tags[DISPATCH_GRAD_SENT] ? largest(s->own->tags[DISPATCH_GRAD_SENT], s->own->rows[DISPATCH_GRAD_SENT]) : 0;
 }
 
 /* Rows at their experts, and what they add up to. */
@@ -278,25 +299,42 @@ static void add_rows(const struct source *s, const struct routing_fact *there, i
                               (!s->fact->backward || !s->fact->gate_due || !d->gate ||
                                expect_row(s, row, &site_ep_gate_grad, d->gate[at + i], s->fact->gate_due[slot], "the gradient of the weight"));
         }
-        if (sums->grads_good && s->fact->backward) sums->grads_good = gradient_is_there(s, d, row, at + i, most_sent(s));
+        if (sums->grads_good && s->fact->backward) sums->grads_good = gradient_is_there(s, d, row, at + i);
         sums->result[slot / s->fact->top_k] += d->weight[at + i] * gave[at + i];
-        if (gradient) sums->gradient[s->fact->from[row]] += gradient[at + i];
+        sums->result_size[slot / s->fact->top_k] += fabs(d->weight[at + i]) * d->sizes[DISPATCH_GAVE][at + i];
+        if (!gradient) continue;
+        sums->gradient[s->fact->from[row]] += gradient[at + i];
+        sums->gradient_size[s->fact->from[row]] += d->sizes[DISPATCH_GRAD_GAVE][at + i];
     }
-    if (gave) sums->most = fmax(sums->most, largest(gave, d->rows[DISPATCH_GAVE]));
-    if (gradient) sums->most_gradient = fmax(sums->most_gradient, largest(gradient, d->rows[DISPATCH_GRAD_GAVE]));
 }
 
-static void expect_sums(const struct source *s, const struct site *site, enum dispatch_stage stage, const double *due, double most, const char *what)
+static void expect_sums(const struct source *s, const struct site *site, enum dispatch_stage stage, const double *due, const double *size, const char *what)
 {
-    double limit = 1024 * precision_roundoff(&s->e->parallel->config.precision);
+    int roundings = s->own->members + s->fact->top_k + 2;
     const double *home = s->own->tags[stage];
     for (int64_t i = 0; home && i < s->own->tokens && i < s->own->rows[stage]; i++) {
-        double expected = due[s->own->first_token + i], by = fabs(expected - home[i]) / fmax(most * s->fact->top_k, 1e-300);
-        bool good = by <= limit || is_same(expected, home[i]);
-        check_value(s->output, good && isnan(by) ? 0 : by, limit);
-        if (good) continue;
+        double expected = due[s->own->first_token + i], by = fabs(expected - home[i]), limit = rounding_of(s, roundings, size[s->own->first_token + i]);
+        if (isinf(limit)) continue;
+        check_value(s->output, by, limit);
+        if (by <= limit) continue;
         routing_find(s->e, s->output, site, s->rank, s->fact, isnan(home[i]) ? "missing" : "altered", expected, home[i],
-                     "%s of token %lld is not the sum of its experts' parts, by %.3g of the largest", what, (long long)(s->own->first_token + i), by);
+                     "%s of token %lld is not the sum of its experts' parts, by %.3g of their magnitudes", what, (long long)(s->own->first_token + i),
+                     by / fmax(size[s->own->first_token + i], 1e-300));
+        return;
+    }
+}
+
+/* Behind the sum nothing more is added. */
+static void check_complete(const struct source *s)
+{
+    for (int64_t t = s->own->first_token; s->own->tags[DISPATCH_HOME] && t < s->own->first_token + s->own->tokens; t++) {
+        double due = s->own->tags[DISPATCH_HOME][t - s->own->first_token], by = fabs(s->fact->routed[t] - due), limit = rounding_of(s, 2, s->fact->routed_size[t]);
+        if (isinf(limit) || isnan(by)) continue;
+        check_value(s->output, by, limit);
+        if (by <= limit) continue;
+        bool again = dispatch_is_summed_again(s->e, s->rank, s->fact, t);
+        routing_find(s->e, s->output, again ? &site_ep_output_complete : &site_moe_combine, s->rank, s->fact, again ? "times-ranks" : "altered", due, s->fact->routed[t],
+                     "what token %lld gets of its experts is not their sum that came home%s", (long long)t, again ? ": it is added up over the ranks again" : "");
         return;
     }
 }
@@ -304,7 +342,8 @@ static void expect_sums(const struct source *s, const struct site *site, enum di
 static void check_summed(const struct source *s, const struct routing_fact *const *there)
 {
     size_t tokens = (size_t)s->fact->tokens + 1;
-    struct sums sums = {.result = calloc(tokens, sizeof(double)), .gradient = calloc(tokens, sizeof(double)), .rows_good = true, .grads_good = true};
+    double *all = calloc(4 * tokens, sizeof(double));
+    struct sums sums = {all, all + tokens, all + 2 * tokens, all + 3 * tokens, true, true};
     int64_t own_at = 0;
     for (int m = 0; m < s->own->members; m++) {
         const struct dispatch_fact *d = &there[m]->dispatch;
@@ -313,10 +352,9 @@ static void check_summed(const struct source *s, const struct routing_fact *cons
             own_at += s->own->sent[d->first + e];
         }
     }
-    expect_sums(s, &site_ep_combine, DISPATCH_HOME, sums.result, sums.most, "the result");
-    if (s->fact->backward) expect_sums(s, &site_ep_dispatch_grad, DISPATCH_GRAD_HOME, sums.gradient, sums.most_gradient, "the gradient");
-    free(sums.gradient);
-    free(sums.result);
+    expect_sums(s, &site_ep_combine, DISPATCH_HOME, sums.result, sums.result_size, "the result");
+    if (s->fact->backward) expect_sums(s, &site_ep_dispatch_grad, DISPATCH_GRAD_HOME, sums.gradient, sums.gradient_size, "the gradient");
+    free(all);
 }
 
 /* ---- copies ---- */
@@ -361,15 +399,16 @@ void conservation_dispatch(const struct evidence *e, struct check_output *output
 {
     struct source s = {.e = e, .output = output, .rank = rank, .fact = fact, .own = &fact->dispatch};
     if (s.own->members <= 0 || !places_are_due(&s)) return;
+    find_own_rows(&s);
     const struct routing_fact **there = calloc((size_t)s.own->members, sizeof *there);
-    bool all = true;
+    bool all = s.own->one_by_one || rows_go_home(&s);
     for (int m = 0; m < s.own->members; m++) {
         there[m] = fact_at(&s, s.own->ranks[m]);
-        all = all && there[m] && there[m]->dispatch.members == s.own->members && counts_agree(&s, there[m]);
+        all = all && there[m] && there[m]->dispatch.members == s.own->members && !came_with_others(&s, there[m]) && counts_agree(&s, there[m]);
     }
-    find_own_rows(&s);
     if (all && s.own->one_by_one) check_one_by_one(&s, there);
     else if (all) check_summed(&s, there);
+    if (!s.own->one_by_one) check_complete(&s);
     check_copies(&s);
     check_slots(&s);
     check_returned(&s);
@@ -391,6 +430,38 @@ const struct routing_fact *dispatch_row_at(const struct evidence *e, const struc
     }
     const struct routing_fact *there = fact_at(&s, s.own->ranks[expert / s.own->experts]);
     if (!there || there->dispatch.members != s.own->members) return NULL;
+    int here = expert - there->dispatch.first; /* where it has another number of them, there is no telling which is which */
+    if (here < 0 || here >= there->dispatch.experts || there->dispatch.arrived[column_of(&s, &there->dispatch) * there->dispatch.experts + here] != s.own->sent[expert]) return NULL;
     *ret_at = begin_by_expert(&there->dispatch, column_of(&s, &there->dispatch), expert - there->dispatch.first) + before;
     return *ret_at < there->dispatch.rows[DISPATCH_READ] && *ret_at < there->dispatch.rows[DISPATCH_GAVE] ? there : NULL;
+}
+
+/* What the experts gave a rank for a token; NAN: it had no part of it. */
+static double given(const struct routing_fact *fact, int64_t token)
+{
+    const struct dispatch_fact *d = &fact->dispatch;
+    double sum = 0;
+    if (token < d->first_token || token >= d->first_token + d->tokens) return NAN;
+    if (!d->one_by_one) return d->tags[DISPATCH_HOME] && token - d->first_token < d->rows[DISPATCH_HOME] ? d->tags[DISPATCH_HOME][token - d->first_token] : NAN;
+    for (int64_t i = 0; i < fact->rows; i++) {
+        if (fact->back[i] / fact->top_k == token) sum += fact->weight[fact->back[i]] * fact->out[i];
+    }
+    return sum;
+}
+
+bool dispatch_is_summed_again(const struct evidence *e, const struct rank_record *rank, const struct routing_fact *fact, int64_t token)
+{
+    struct source s = {.e = e, .rank = rank, .fact = fact, .own = &fact->dispatch};
+    const struct layout *layout = &e->parallel->config.layout;
+    int count = layout->tp > 1 ? layout->tp : fact->dispatch.members;
+    double sum = 0, size = 0;
+    if (count < 2) return false;
+    for (int m = 0; m < count; m++) {
+        const struct routing_fact *there = fact_at(&s, layout->tp > 1 ? rank->rank - rank->tp + m : fact->dispatch.ranks[m]);
+        double part = there && token < there->tokens ? given(there, token) : NAN;
+        if (isnan(part) && isnan(part = given(fact, token))) return false; /* it has others of the same tokens */
+        sum += part;
+        size += fabs(part);
+    }
+    return fabs(fact->routed[token] - sum) <= 32 * precision_roundoff(&e->parallel->config.precision) * (size + fact->routed_size[token]);
 }

@@ -8,4 +8,8 @@ void conservation_dispatch(const struct evidence *e, struct check_output *output
 /* The fact of the rank that computes a row of the routing's, and which of its rows that is; NULL: it is not known. */
 const struct routing_fact *dispatch_row_at(const struct evidence *e, const struct rank_record *rank, const struct routing_fact *fact, int64_t row, int64_t *ret_at);
 
+/* Is what a token gets the sum, over tp (or, without tp, over the expert-parallel group), of what the ranks got of their experts for
+ * that token: a sum of what is complete? Asked where it is not this rank's own. */
+bool dispatch_is_summed_again(const struct evidence *e, const struct rank_record *rank, const struct routing_fact *fact, int64_t token);
+
 #endif

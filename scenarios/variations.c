@@ -1,6 +1,7 @@
 /* variations: see variations.h. */
 #include "scenarios/variations.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +24,8 @@ static bool run(const struct scenario *scenario, const struct experiment_options
     if (v->standalone) config.layout = layout_standalone(&config.model);
     config.layout.microbatches = config.train.global_batch / (layout_data_ranks(&config.layout) * v->per_microbatch);
     config.train.steps = 1;
+    /* Which rows lie where in the sum over an expert's ranks, every token's experts decide: in order of ranks at every place. */
+    if (config.layout.etp > 2) snprintf(config.layout.all_reduce, sizeof config.layout.all_reduce, "fold");
     if (!variations_are_exact(&config, options->train.gemm)) config.precision = precision_of(FORMAT_FP64);
     struct site_plan *plan = scenario_plan(scenario, v->standalone, layout_ranks(&config.layout), error);
     struct train_options train = options->train;

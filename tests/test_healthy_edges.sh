@@ -1,6 +1,7 @@
 #!/bin/sh
 # Healthy jobs at the edges raise nothing: sizes of one, empty shards, gradients that vanish, momentum, many steps,
-# numbers that leave the finite ones, blocking sends in every schedule; what raised something once is in tests/healthy.
+# numbers that leave the finite ones, blocking sends in every schedule; what raised something once is in tests/healthy, and
+# in tests/mixed what is to raise just what it expects.
 # usage: test_healthy_edges.sh HPSIM SOURCE_ROOT
 hpsim=$(realpath "$1")
 cd "$2" || exit 99
@@ -25,6 +26,9 @@ for checks in default deep; do
 done
 for once in tests/healthy/*.json; do
     healthy "../${once%.json}" --checks deep
+done
+for mixed in tests/mixed/*.json; do # faults in layouts of many axes, that crashed once or had another's name
+    healthy "../${mixed%.json}"
 done
 # Latent attention and experts: one of each, all chosen, none left out, tiny and endless room, hardly anything kept.
 m=model.moe

@@ -63,6 +63,7 @@ static int64_t total(const int64_t *counts, int count)
     return sum;
 }
 
+/* Rows beyond the lengths (a mistaken rank's, which counts none for what it has) stay where they are. */
 static struct tensor transposed(const struct layer_context *context, struct tensor t, const int64_t *lengths, int a_count, int b_count)
 {
     size_t row_bytes = (size_t)t.shape[1] * format_storage_bytes(t.storage);
@@ -70,6 +71,7 @@ static struct tensor transposed(const struct layer_context *context, struct tens
     int32_t *index = arena_alloc(context->scratch, (size_t)(rows + 1) * sizeof *index);
     char *to = arena_alloc(context->scratch, (size_t)rows * row_bytes + 1);
     dispatch_transpose(lengths, a_count, b_count, index);
+    for (int64_t i = total(lengths, a_count * b_count); i < rows; i++) index[i] = (int32_t)i;
     for (int64_t i = 0; i < rows; i++) memcpy(to + (size_t)i * row_bytes, (const char *)t.data + (size_t)index[i] * row_bytes, row_bytes);
     return tensor_2d(to, t.storage, rows, t.shape[1]);
 }

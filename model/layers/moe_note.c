@@ -100,6 +100,8 @@ void moe_note_rows(const struct layer_context *context, enum dispatch_stage stag
     if (!fact) return;
     fact->dispatch.rows[stage] = rows.shape[0];
     fact->dispatch.tags[stage] = tags(rows, false, context->router->fact_arena);
+    if (stage == DISPATCH_GAVE || stage == DISPATCH_GRAD_SENT || stage == DISPATCH_GRAD_GAVE)
+        fact->dispatch.sizes[stage] = tags(rows, true, context->router->fact_arena);
 }
 
 void moe_note_gathered(const struct layer_context *context, struct tensor rows)
@@ -170,6 +172,7 @@ void moe_note_forward(const struct layer_context *context, const struct routing 
     fact->out_size = row_tags(fact, routing, d->own_out, true, arena);
     fact->normed = tags(normed, false, arena);
     fact->routed = tags(routed, false, arena);
+    fact->routed_size = tags(routed, true, arena);
 }
 
 void moe_note_gate(const struct layer_context *context, struct tensor d_weight, bool due)
@@ -188,6 +191,7 @@ void moe_note_shared(const struct layer_context *context, struct tensor rows, bo
     const double *values = tags(rows, false, context->router->fact_arena);
     if (added) context->router->fact->added = values;
     else context->router->fact->shared = values;
+    if (!added) context->router->fact->shared_size = tags(rows, true, context->router->fact_arena);
 }
 
 void moe_note_padding(const struct layer_context *context, struct tensor rows)

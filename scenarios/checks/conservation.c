@@ -4,8 +4,9 @@
  *   rows    every kept pair has exactly one row, a dropped one none; rows are in the order of experts, whose first rows are
  *           the sums of the counts before them, without gap or overlap, also where they meet the experts' weights
  *   back    as many results come back for a pair as rows went out (row-identity: which)
- *   sum     what a token gets is the sum of its rows' results times their weights: by tags (model/routing.h), within 1024 roundings
- *           of the narrowest format of the magnitudes, and its smallest number an element
+ *   sum     what a token gets is the sum of its rows' results times their weights: by tags (model/routing.h), within two roundings
+ *           of the narrowest format for each number that is multiplied, added or stored, relative to the magnitudes, and its smallest
+ *           number an element
  *   shared  what the layer adds is that sum and the shared expert's output, each once
  *   there   with expert parallelism: what went out arrives at the experts' ranks, and comes home (conservation_dispatch.c)
  * Limit: exact but for the sum. Sites: moe.capacity_top_k where the number kept is another one, moe.drop_policy where others are
@@ -117,22 +118,23 @@ static void check_offsets(const struct evidence *e, struct check_output *output,
 static void check_sum(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact)
 {
     double *sum = calloc((size_t)fact->tokens + 1, sizeof *sum), *size = calloc((size_t)fact->tokens + 1, sizeof *size);
-    double limit = 1024 * precision_roundoff(&e->parallel->config.precision);
-    double underflow = (double)e->config->model.dim * precision_smallest(&e->parallel->config.precision); /* half of it an element, times at most 2 */
+    const struct precision *precision = &e->parallel->config.precision;
+    double limit = 4 * (fact->top_k + 4) * precision_roundoff(precision) + 2 * e->config->model.dim * ldexp(1, -53);
+    double underflow = (double)e->config->model.dim * precision_smallest(precision); /* half of it an element, times at most 2 */
     for (int64_t i = 0; i < fact->rows; i++) {
         sum[fact->back[i] / fact->top_k] += fact->weight[fact->back[i]] * fact->out[i];
         size[fact->back[i] / fact->top_k] += fabs(fact->weight[fact->back[i]]) * fact->out_size[i];
     }
     for (int64_t t = fact->seen_first; t < fact->seen_first + fact->seen_tokens; t++) {
+        if (!isfinite(fact->routed[t]) && !(size[t] < format_traits[precision_activation(precision)].largest)) continue;
         double by = fabs(fact->routed[t] - sum[t]) / fmax(size[t] + underflow / limit, 1e-30);
         bool equal = by <= limit || (isnan(sum[t]) && isnan(fact->routed[t]));
         check_value(output, equal && isnan(by) ? 0 : by, limit);
         if (equal) continue;
-        int ranks = e->parallel->config.layout.tp;
-        bool again = fact->dispatch.members > 0 && ranks > 1 && fabs(fact->routed[t] - ranks * sum[t]) <= limit * ranks * size[t];
+        bool again = fact->dispatch.members > 0 && dispatch_is_summed_again(e, rank, fact, t);
         routing_find(e, output, again ? &site_ep_output_complete : &site_moe_combine, rank, fact, again ? "times-ranks" : "altered", sum[t], fact->routed[t],
                      "what token %lld gets of its experts is not the sum of their results times their weights, by %.3g%s", (long long)t, by,
-                     again ? ": it is that so often as tp has ranks" : "");
+                     again ? ": it is added up over the ranks again" : "");
         break;
     }
     free(size);
@@ -142,9 +144,10 @@ static void check_sum(const struct evidence *e, struct check_output *output, con
 /* What a layer adds: the experts' sum and the shared expert's output, each once. */
 static void check_shared(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact)
 {
-    double limit = 1024 * precision_roundoff(&e->parallel->config.precision), most = 0;
-    for (int64_t t = 0; fact->shared && fact->added && t < fact->tokens; t++) most = fmax(most, fmax(fabs(fact->shared[t]), fabs(fact->routed[t])));
+    double limit = 1024 * precision_roundoff(&e->parallel->config.precision);
+    double underflow = (double)e->config->model.dim * precision_smallest(&e->parallel->config.precision);
     for (int64_t t = 0; fact->shared && fact->added && t < fact->tokens; t++) {
+        double most = fact->routed_size[t] + fact->shared_size[t] + underflow / limit;
         double due = fact->routed[t] + fact->shared[t], got = fact->added[t], by = fabs(got - due) / fmax(most, 1e-300);
         bool equal = by <= limit || isnan(due);
         check_value(output, equal && isnan(by) ? 0 : by, limit);

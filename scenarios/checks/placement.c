@@ -195,7 +195,8 @@ static void check_choices(const struct evidence *e, struct check_output *output,
         if (!words || fact->count == fact->whole) continue;
         char name[32], when[64];
         unit_name(&e->config->model, fact->unit, name);
-        struct finding finding = finding_new(fact->site, place_at_unit(e->config, rank->rank, fact->step, fact->microbatch, fact->unit));
+        int step = fact->step < 0 ? 0 : fact->step; /* what is settled before the first step acts from it on */
+        struct finding finding = finding_new(fact->site, place_at_unit(e->config, rank->rank, step, fact->microbatch, fact->unit));
         finding_pattern(&finding, words->pattern);
         finding_say(&finding, "%s rank %d, %s, %s", when_of(when, sizeof when, fact->step, fact->microbatch), rank->rank, name, words->words);
         check_value(output, 1, 0);

@@ -213,6 +213,7 @@ static void check_auxiliary(const struct evidence *e, struct check_output *outpu
     for (int c = 0; fact->backward && fact->aux_scale && c < fact->cells; c++) {
         int64_t sequence = fact->first_sequence + fact->cell_first[c] / record->config.model.seq;
         double due = loss_auxiliary_seed(record, fact->step, loss_cut_cell(&record->config, sequence)) * (scale ? scale->scale : 1), got = fact->aux_scale[c];
+        if (got == 0 && !facts_finished(record)) continue; /* it may not have come to it */
         check_value(output, fabs(got / due - 1), limit);
         if (fabs(got - due) <= limit * fabs(due)) continue;
         struct ratio_sample sample = {facts_numbers(record, rank->data_rank, fact->step, -1), got / due};
