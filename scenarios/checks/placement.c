@@ -294,6 +294,17 @@ static const struct site *site_before(const struct run_config *config, const str
     return fact->unit == 0 ? &site_tp_embedding_reduce : fact->unit == config->model.layers + 1 ? &site_tp_loss_reduce : &site_tp_row_reduce;
 }
 
+/* Did two ranks drop other elements of the same layer? The check of draws says whose mask is wrong. */
+static bool masks_differ(const struct rank_record *a, const struct rank_record *b, const struct sketch_fact *where)
+{
+    for (int i = 0; i < a->draws.count && i < b->draws.count; i++) {
+        const struct draw_fact *one = &a->draws.items[i], *other = &b->draws.items[i];
+        if (one->again || one->step != where->step || one->microbatch != where->microbatch || one->unit != where->unit) continue;
+        if (other->unit == one->unit && other->sequence == one->sequence && (one->stream != other->stream || one->kept != other->kept)) return true;
+    }
+    return false;
+}
+
 static void check_copies(const struct evidence *e, struct check_output *output, const struct rank_record *rank)
 {
     const struct rank_record *first = facts_rank(e->parallel, rank->stage, rank->data_rank);
@@ -302,7 +313,7 @@ static void check_copies(const struct evidence *e, struct check_output *output, 
         const struct sketch_fact *a = &first->sketches.items[i], *b = &rank->sketches.items[i];
         if (memcmp(a->value, b->value, sizeof a->value) == 0) continue;
         const struct site *site = site_before(e->config, a);
-        if (!site) return;
+        if (!site || masks_differ(first, rank, a)) return;
         char name[32];
         unit_name(&e->config->model, a->unit, name);
         struct finding finding = finding_new(site, place_at_unit(e->config, rank->rank, a->step, a->microbatch, a->unit));
