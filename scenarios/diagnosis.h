@@ -56,7 +56,7 @@
  *   missing-ranks, doubled-ranks, never-posted, stale, altered, copies-differ  fsdp.reduce_grad, hsdp.replicate_reduce, dp.bucket
  *   one-use, altered                                         tied.grad_reduce
  *   per-stage, other-sum, copies-differ                      clip.norm_reduce
- *   not-updated, updated-twice, frozen-updated, version      optimizer.owns, fsdp.optimizer_params, fsdp.attributes
+ *   not-updated, updated-twice, frozen-updated, version, other-group      optimizer.owns, optimizer.group, fsdp.optimizer_params, fsdp.attributes
  *   deadlock, unreceived, unwaited, calls-differ             wherever it was
  *   read-early, overwritten, aliased                         at the asynchronous call
  *   wrong-root                                               loss.report_broadcast

@@ -41,6 +41,8 @@ static const struct words table[] = {
      "look at who shifts the labels: the data loader or the loss, but not both"},
     {"fsdp.no_decay", NULL, "{Ranks} decay{s} parameters that weight decay is to leave out, since sharding lost the tag: {first}",
      "look at how parameters are told apart once they are shards: a flat one has one dimension, or another name"},
+    {"optimizer.group", NULL, "{Ranks} update{s} parameters that decay with the settings of those that do not: {first}",
+     "look at the key that groups of parameters are told apart by: it must hold all that they differ in"},
     {"fsdp.attributes", NULL, "{Ranks} train{s} a parameter that is frozen, since sharding lost the tag: {first}",
      "look at what is copied from a parameter to its sharded form: requires_grad, no-decay and other attributes too"},
     {"fsdp.optimizer_params", NULL,
