@@ -160,6 +160,8 @@ static const struct words table[] = {
      "look at the queue of deferred weight gradients: it must be empty before the reduction, after the last micro-batch too"},
     {"ep.count_reduce", NULL, "{Ranks} move{s} the selection bias by counts that are not those of all data ranks: {first}",
      "sum the counts over every axis that shards tokens before the sign is taken"},
+    {"tp.head_norm_grad", NULL, "{Ranks} {do} not sum the gradient of the norms of heads in {unit} over tp: {first}",
+     "sum the gradient of every parameter that is whole on all tp ranks and sees the heads of one, sequence parallelism or not"},
     {"moe.update_bias", NULL, "{Ranks} {do} not move the selection bias of {unit}: {first}",
      "look at the loop over layers: a layer without experts must be passed over, not end it"},
     {"moe.bias", NULL, "The selection bias of {unit} is not kept as it was computed: {first}",

@@ -165,6 +165,7 @@ static const struct choice_words { const struct site *site; const char *pattern,
     {&site_tp_tag, "tag-lost", "takes a parameter that every tp rank has whole for a part of one"},
     {&site_tp_adapter_placement, "tag-lost", "places an adapter, which every tp rank has whole, as one rank's part"},
     {&site_moe_router_grad, "router-not-summed", "leaves the router's gradient, which is of its slice alone, out of the sum over tp"},
+    {&site_tp_head_norm_grad, "head-norm-not-summed", "leaves the gradient of the norms of queries and keys, which is of its own heads alone, out of the sum over tp"},
     {&site_tp_loss_gradient, "no-backward", "has no gradient through the sum over tp within the loss"},
     {&site_tp_bias_gradient, "bias-over-tp", "takes the bias' gradient for that of the part which each rank adds"},
     {&site_sp_slice_end, "slice-short", "has slices that leave out the last position of each sequence"},
@@ -254,7 +255,7 @@ static void check_slice_gradient(const struct evidence *e, struct check_output *
     char name[32];
     unit_name(&config->model, unit, name);
     if (facts_was_chosen(rank, &site_tp_tag, -1, unit) || facts_was_chosen(rank, &site_tp_adapter_placement, -1, unit) ||
-        facts_was_chosen(rank, &site_moe_router_grad, step, unit)) return; /* told by the choice */
+        facts_was_chosen(rank, &site_moe_router_grad, step, unit) || facts_was_chosen(rank, &site_tp_head_norm_grad, step, unit)) return; /* told by the choice */
     bool left = facts_was_chosen(rank, &site_sp_grad, step, unit);
     struct call_due other;
     call_due(config, &site_sp_grad_reduce, &other);
