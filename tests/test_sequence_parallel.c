@@ -14,6 +14,7 @@
 #include "model/params.h"
 #include "model/sites.h"
 #include "scenarios/experiment.h"
+#include "scenarios/fault.h"
 #include "scenarios/result.h"
 
 static uint8_t text[1 << 16];
@@ -189,6 +190,31 @@ START_TEST(stages_send_slices_and_hold_less)
 }
 END_TEST
 
+/* Norms of heads have a part of their gradient on each tp rank with slices and without; left there, it is found. */
+START_TEST(norms_of_heads_are_summed)
+{
+    for (int slices = 0; slices < 2; slices++) {
+        struct scenario s = make(3 - slices, 1 + slices, slices ? 3 : 0, 2, HEAD_NORMS | GROUPED, FORMAT_FP64);
+        s.config.layout.sequence_parallel = slices;
+        struct result *result = run(&s, "default");
+        hold(result, slices ? "slices" : "whole sequences");
+        for (int i = 0; i < result->steps_count; i++) ck_assert(result->steps[i].max_grad_rel_err <= 1e-11);
+        result_free(result);
+        s.faults_count = 1;
+        s.faults[0].fault = fault_find("tp-headnorm-grad-no-sum");
+        ck_assert_ptr_nonnull(s.faults[0].fault);
+        snprintf(s.faults[0].name, sizeof s.faults[0].name, "%s", s.faults[0].fault->name);
+        result = run(&s, "default");
+        ck_assert_int_eq(result->verdict, VERDICT_DIVERGED);
+        ck_assert(result->has_diagnosis && !strcmp(result->diagnosis.site, site_tp_head_norm_grad.name) && !strcmp(result->diagnosis.component, "tp"));
+        bool placed = false;
+        for (int c = 0; c < result->checks_count; c++) placed = placed || (!strcmp(result->checks[c].id, "placement") && result->checks[c].status == CHECK_FAIL);
+        ck_assert(placed);
+        result_free(result);
+    }
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     char path[1024];
@@ -206,6 +232,7 @@ int main(int argc, char **argv)
     tcase_add_test(tcase, every_layout_is_consistent);
     tcase_add_test(tcase, slices_have_the_bits_of_the_whole);
     tcase_add_test(tcase, stages_send_slices_and_hold_less);
+    tcase_add_test(tcase, norms_of_heads_are_summed);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_set_fork_status(runner, CK_NOFORK);
