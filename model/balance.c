@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "model/choices.h"
 #include "model/loss_convention.h"
 
 /* Of a whole run, in 8 bytes each at most: its ranks share it. */
@@ -123,6 +124,12 @@ const struct router_run *balance_enter(struct program *p, struct microbatch *mb,
         if (own->counts) note_counts(p, own, false);
     }
     return &p->router;
+}
+
+double *balance_counted_again(struct program *p, const struct unit *unit, struct where where)
+{
+    double *counts = p->balance[unit - p->units].counts;
+    return counts && choice_site(p->run->plan, p->record, &site_moe_count_again, where, unit->index, false) ? counts : NULL;
 }
 
 void balance_leave(struct program *p, const struct unit *unit)

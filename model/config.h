@@ -47,6 +47,7 @@ struct model_config {
     struct mla_config mla;
     struct moe_config moe;
     bool causal, rope, bias, tie_embeddings, document_mask;
+    bool qk_norm;                           /* RMS norm of each head's query and key */
     double norm_eps, rope_base;             /* 1e-5, 10000 */
     double dropout;                         /* of what attention and feed-forward add to the residual stream; 0: none */
     int adapter_rows;                       /* of a matrix beside each layer that not every forward uses; 0: there is none */

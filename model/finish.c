@@ -180,19 +180,21 @@ static double clip(struct program *p)
 
 /* ---- update ---- */
 
-static double decay_of(const struct program *p, const struct unit_param *q)
+/* Groups that one key stands for have the settings of the last: no decay. */
+static double decay_of(struct program *p, const struct unit_param *q, struct where where)
 {
-    return q->no_decay ? 0 : p->run->config->train.weight_decay;
+    const struct train_config *train = &p->run->config->train;
+    bool grouped = train->no_decay != NO_DECAY_NONE, apart = !grouped || decision_site(p->run->plan, &site_optimizer_group, where, true, true);
+    return q->no_decay || !apart ? 0 : train->weight_decay;
 }
 
 /* Returns how many elements were written. */
-static int64_t update_slice(struct program *p, struct unit *unit, const struct slice *slice, void *held, double coefficient)
+static int64_t update_slice(struct program *p, struct unit *unit, const struct slice *slice, void *held, double coefficient, double weight_decay)
 {
     const struct train_config *train = &p->run->config->train;
     const struct ops *ops = p->run->ops;
     enum format storage = storage_of(p);
     size_t count = (size_t)slice->count;
-    double weight_decay = decay_of(p, &unit->params[slice->i]);
     char *values = element_at(held, slice->at, storage), *moment1 = element_at(unit->moment1, slice->at, storage),
          *moment2 = element_at(unit->moment2, slice->at, storage);
     const char *gradient = element_at(unit->reduced, slice->at, storage);
@@ -260,13 +262,13 @@ static void update(struct program *p, struct unit *unit, double coefficient, boo
         const struct unit_param *q = &unit->params[slice->i];
         where.param = p->run->params.params[q->param].info.name;
         struct update_fact fact = {.step = p->step, .unit = unit->part ? p->run->config->model.layers + 1 : unit->index,
-                                   .param = q->param, .elements = slice->count, .weight_decay = decay_of(p, q)};
+                                   .param = q->param, .elements = slice->count, .weight_decay = decay_of(p, q, where)};
         bool owns = decision_site(p->run->plan, &site_optimizer_owns, where, !q->frozen, !q->frozen);
         bool alone = is_left_alone(p, q, where) || balance_passes_over(p, unit, where.param, where);
         if (owns && has_gradient && !q->frozen && !alone) {
             void *held = held_by_optimizer(p, unit, where);
             int64_t written = 0;
-            for (int times = owners_of(p, where); times > 0; times--) written += update_slice(p, unit, slice, held, coefficient);
+            for (int times = owners_of(p, where); times > 0; times--) written += update_slice(p, unit, slice, held, coefficient, fact.weight_decay);
             fact.updates = fact.elements > 0 ? (int)(written / fact.elements) : 1;
             wrote = true;
             any = any || held == unit->master;

@@ -131,11 +131,16 @@ double loss_weight_due(const struct record *record, int step, int data_rank, int
     return record->cells[step * cells + cell].weight;
 }
 
+double loss_auxiliary_tokens(const struct record *record, int step, int cell)
+{
+    struct loss_cut cut = loss_cut_of(&record->config);
+    double tokens = (double)record->cells[step * cut.data_ranks * cut.microbatches + cell].unshifted;
+    return at_least_one(strchr(loss_convention_of(&record->config)->denominator, 'n') ? loss_numbers_due(record, step, cell).n : tokens);
+}
+
 double loss_auxiliary_seed(const struct record *record, int step, int cell)
 {
     const struct loss_convention *convention = loss_convention_of(&record->config);
-    struct loss_cut cut = loss_cut_of(&record->config);
     struct factor_numbers numbers = loss_numbers_due(record, step, cell);
-    double tokens = (double)record->cells[step * cut.data_ranks * cut.microbatches + cell].unshifted;
-    return loss_seed(convention, &numbers) * at_least_one(strchr(convention->denominator, 'n') ? numbers.n : tokens);
+    return loss_seed(convention, &numbers) * loss_auxiliary_tokens(record, step, cell);
 }

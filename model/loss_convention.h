@@ -68,5 +68,6 @@ double loss_weight_due(const struct record *record, int step, int data_rank, int
  * its n valid tokens where the convention divides by n, else over its tokens that are not padding (Megatron-LM's
  * per-token loss). Beside the loss scale. */
 double loss_auxiliary_seed(const struct record *record, int step, int cell);
+double loss_auxiliary_tokens(const struct record *record, int step, int cell); /* those tokens, 1 at least */
 
 #endif

@@ -10,9 +10,11 @@ struct param_info param_norm(int layer, const char *name, int64_t width);
 struct param_info param_bias(const struct param_info *matrix, int index);
 
 /* ---- tensor parallelism ---- */
-/* Does sequence parallelism compute with it on a slice of each sequence, so that its gradient is a part of a sum over tp? */
-static inline bool param_sees_slice(const struct layout *layout, const struct param_info *info)
+/* Does each tp rank compute with it on a part alone, so that its gradient is a part of a sum over tp? Sequence parallelism: on
+ * a slice of each sequence; norms of heads: on those that are its own, sequence parallelism or not. */
+static inline bool param_sees_part(const struct layout *layout, const struct param_info *info)
 {
+    if (info->is_head_norm) return layout->tp > 1 && !(layout->tensor_whole & TENSOR_ATTENTION);
     /* Each tp rank has other experts, or a part of every one, which gets the rows of all. */
     bool apart = info->is_expert && ((layout->experts_over_tp && layout_ep(layout) > 1) || layout->etp > 1);
     return layout_slices_sequences(layout) && info->cut == CUT_NONE && !apart;

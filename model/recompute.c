@@ -7,6 +7,7 @@
  *
  * Real systems: torch.utils.checkpoint, which saves and restores the generators' states (preserve_rng_state); Megatron-LM's
  * CheckpointFunction, which does so for its tracker of states too. */
+#include "model/balance.h"
 #include "model/choices.h"
 #include "model/program.h"
 #include "model/vectors.h"
@@ -75,6 +76,7 @@ void recompute_layer(struct program *p, int microbatch, int i, const struct laye
     if (context.router) {
         router = *context.router;
         router.fact = NULL;
+        router.counts = balance_counted_again(p, &p->units[i], context.where);
         context.router = &router;
     }
     p->drawing.again = true;

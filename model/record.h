@@ -85,7 +85,7 @@ struct gradient_fact {
     int pieces, probe_count; const double *probe; /* [pieces * probe_count]: a unit that buckets cut has a set of probes a piece */
     int call_layer;                        /* LOCAL only: `layer` of the reduction's call; a bucket has that of the unit that completed it */
     double sketch[5];                      /* LOCAL only: vector_sketch of each of the unit's parameters, added up: linear in the gradient */
-    double slice_sketch[5];                /* LOCAL only: of those among them that saw a slice (parallel.sequence_parallel), which are summed over tp too */
+    double slice_sketch[5];                /* LOCAL only: of those among them that saw a slice (parallel.sequence_parallel) or their own heads (model.qk_norm), which are summed over tp too */
     bool finite;
 };
 /* A factor that multiplied or divided a gradient. */

@@ -28,6 +28,7 @@ struct param_info {
     int dims;                       /* 1 or 2 */
     int64_t shape[2];               /* [out, in]; vectors [width] */
     bool is_bias, is_norm, is_embedding, is_adapter, is_router;
+    bool is_head_norm;              /* of each head alone, one weight for all heads (model.qk_norm) */
     bool is_expert; int expert;     /* of a routed expert: which */
     bool writes_residual;           /* a matrix whose output is added to the residual stream */
     int64_t fan_in;                 /* of a bias: its matrix' */

@@ -113,7 +113,7 @@ void unit_record_gradient(const struct unit *unit, const struct unit_context *co
         double sketch[5];
         if (p->frozen) continue;
         context->ops->vector_sketch(sketch, element_at(unit->grad, p->full_at, context->ops->storage), (size_t)(p->rows * p->columns));
-        bool slice = param_sees_slice(&context->config->layout, p->info);
+        bool slice = param_sees_part(&context->config->layout, p->info);
         for (int k = 0; k < 5; k++) {
             fact.sketch[k] += sketch[k];
             fact.slice_sketch[k] += slice ? sketch[k] : 0;

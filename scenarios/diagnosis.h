@@ -45,7 +45,9 @@
  *   not-arrived, zeros, other-microbatch, altered            pp.send_activation, pp.send_grad
  *   batch-dependent, leaks, not-seen                         attention.output_view, attention.mask, wherever it was
  *   over-tokens, rounded, tie-order, other-choice, with-bias, before-drop, capacity, position, other-pairs, lost, extra,
- *   padding, not-zeroed, other-score, top-k-factor, other-token, offset, wrong-inverse, zeros, not-updated  the moe sites, moe.aux, ep.count_reduce
+ *   padding, not-zeroed, other-score, top-k-factor, other-token, offset, wrong-inverse, zeros, not-updated,
+ *   without-bias, choices-first, counted-again, without-tokens  the moe sites, moe.aux, ep.count_reduce
+ *   same-stream, moved-on, other-stream, other-mask         dropout.sequence, dropout.generator
  *   altered, not-finite                                      layer.forward, layer.backward, layer.weight_gradient
  *   ignored-tokens                                           pp.loss.scale
  *   missing-microbatch, doubled-microbatch, earlier-step     pp.grad.clear, pp.grad.flush, dp.zero_grad, dp.grad.add,
@@ -54,7 +56,7 @@
  *   missing-ranks, doubled-ranks, never-posted, stale, altered, copies-differ  fsdp.reduce_grad, hsdp.replicate_reduce, dp.bucket
  *   one-use, altered                                         tied.grad_reduce
  *   per-stage, other-sum, copies-differ                      clip.norm_reduce
- *   not-updated, updated-twice, frozen-updated, version      optimizer.owns, fsdp.optimizer_params, fsdp.attributes
+ *   not-updated, updated-twice, frozen-updated, version, other-group      optimizer.owns, optimizer.group, fsdp.optimizer_params, fsdp.attributes
  *   deadlock, unreceived, unwaited, calls-differ             wherever it was
  *   read-early, overwritten, aliased                         at the asynchronous call
  *   wrong-root                                               loss.report_broadcast

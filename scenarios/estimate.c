@@ -23,6 +23,7 @@ static double parameter_count(const struct model_config *m)
         double feed_forward = 3 * dim * m->ffn;
         if (model_layer_has_experts(m, l)) feed_forward = m->moe.experts * (dim + 3 * dim * m->moe.expert_ffn) + 3 * dim * m->moe.shared_ffn;
         layers += 2 * dim + attention + feed_forward + (double)m->adapter_rows * dim;
+        if (m->qk_norm) layers += 2.0 * m->head_dim;
         if (m->bias) layers += q + 2 * kv + 2 * dim + 2.0 * m->ffn; /* biases are few, whatever the layer */
     }
     return layers + dim + (m->tie_embeddings ? 1 : 2) * (double)m->vocab * dim;

@@ -342,7 +342,7 @@ double facts_count_at_end(const struct record *record, const struct rank_record 
 static bool is_as_due(const struct choice_fact *fact)
 {
     if (fact->site->kind == SITE_MEMORY) return fact->from == 0 && fact->count == fact->whole;
-    return (fact->count != 0) == (fact->site != &site_dp_zero_grad && fact->site != &site_pp_grad_release);
+    return (fact->count != 0) == (fact->site != &site_dp_zero_grad && fact->site != &site_pp_grad_release && fact->site != &site_moe_count_again);
 }
 
 bool facts_was_chosen(const struct rank_record *rank, const struct site *site, int step, int unit)

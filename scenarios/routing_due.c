@@ -309,3 +309,16 @@ void routing_kept(const struct moe_config *moe, const struct routing_fact *fact,
         }
     }
 }
+
+void routing_kept_by_choice(const struct moe_config *moe, const struct routing_fact *fact, bool *ret)
+{
+    int k = moe->top_k;
+    for (int c = 0; c < fact->cells; c++) {
+        int64_t first = fact->cell_first[c] * k, end = fact->cell_first[c + 1] * k, room = routing_capacity(moe, fact, c);
+        for (int64_t i = first; i < end; i++) {
+            int64_t before = 0;
+            for (int64_t n = first; n < end; n++) before += fact->chosen[n] == fact->chosen[i] && (n % k < i % k || (n % k == i % k && n < i));
+            ret[i] = before < room;
+        }
+    }
+}

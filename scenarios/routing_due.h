@@ -45,6 +45,8 @@ double routing_z(const struct moe_config *moe, const struct routing_fact *fact, 
 
 /* Which pairs find room; ret [tokens * top_k]. */
 void routing_kept(const struct moe_config *moe, const struct routing_fact *fact, enum moe_drop policy, bool *ret);
+/* The same where experts kept all first choices before all second ones: no policy has that. */
+void routing_kept_by_choice(const struct moe_config *moe, const struct routing_fact *fact, bool *ret);
 int64_t routing_capacity(const struct moe_config *moe, const struct routing_fact *fact, int cell);
 
 #endif

@@ -14,7 +14,7 @@ int64_t sequence_sums_elements(const struct record *record, const struct rank_re
     for (int i = 0; i < rank->updates.count; i++) {
         const struct update_fact *fact = &rank->updates.items[i];
         if (fact->step != step || fact->unit != unit || record->frozen[fact->param]) continue;
-        if (param_sees_slice(&record->config.layout, &record->params.params[fact->param].info)) count += fact->elements;
+        if (param_sees_part(&record->config.layout, &record->params.params[fact->param].info)) count += fact->elements;
     }
     return count;
 }
@@ -71,6 +71,7 @@ const struct site *sequence_sums_other(const struct record *record, const struct
     if (facts_was_chosen(rank, &site_tp_tag, -1, unit)) return &site_tp_tag;
     if (facts_was_chosen(rank, &site_tp_adapter_placement, -1, unit)) return &site_tp_adapter_placement;
     if (facts_was_chosen(rank, &site_moe_router_grad, step, unit)) return &site_moe_router_grad;
+    if (facts_was_chosen(rank, &site_tp_head_norm_grad, step, unit)) return &site_tp_head_norm_grad;
     if (facts_was_chosen(rank, &site_sp_grad, step, unit)) return &site_sp_grad;
     if (sequence_sums_divisor(rank, step, unit) != 1) return &site_sp_grad_divisor;
     for (int i = 0; i < rank->sums.count; i++) {

@@ -126,7 +126,7 @@ double unit_values_sum_error(const struct unit_values *values, int rank, int ste
         const struct rank_record *from = &record->rank[r];
         bool slices = from->tp != of->tp;
         struct rank_record beside = *from; /* the rank of `of`'s own tp coordinate that it stands for */
-        if (slices && !layout_slices_sequences(&record->config.layout)) continue;
+        if (slices && !layout_slices_sequences(&record->config.layout) && !record->config.model.qk_norm) continue;
         beside.tp = of->tp;
         bool member = facts_shares_unit(record, &beside, of, unit);
         if (tied && (from->stage == 0 || facts_is_last_stage(record, from))) member = facts_shares_shards(record, &beside, of, unit);

@@ -67,6 +67,9 @@ static bool set_architecture(struct reader *reader, struct draft *draft)
 static bool check_latent(struct reader *reader, const struct draft *draft, struct model_config *m)
 {
     if (m->attention != ATTENTION_MLA) return true;
+    if (m->qk_norm) {
+        return reader_fail_among(reader, BLAME("model.qk_norm", "model.attention"), "qk_norm is not built for latent attention; allowed: attention mha, or qk_norm false");
+    }
     if (reader_has(reader, "model.kv_heads") && m->kv_heads != m->heads) {
         return reader_fail_among(reader, BLAME("model.kv_heads", "model.attention"),
                                  "kv_heads %d with latent attention, where every head has its own keys and values; allowed: %d, or leaving it out",

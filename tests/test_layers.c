@@ -20,7 +20,7 @@ enum { VARIANT_CAUSAL = 1, VARIANT_ROPE = 2, VARIANT_BIAS = 4, VARIANT_DOCUMENTS
        VARIANT_LATENT = 32, VARIANT_EXPERTS = 64, VARIANT_QUERIES_DIRECT = 128, VARIANT_SOFTMAX_SCORES = 256,
        VARIANT_SUM = 512, VARIANT_AS_THEY_ARE = 1024, VARIANT_NOT_SHARED = 2048,
        VARIANT_AUXILIARY = 1 << 12, VARIANT_SELECTION_BIAS = 1 << 13, VARIANT_GROUPS = 1 << 14, VARIANT_CAPACITY = 1 << 15,
-       VARIANT_AFTER_DROP = 1 << 16, VARIANT_POSITION = 1 << 17, VARIANT_ALIGNED = 1 << 18, VARIANT_DROPOUT = 1 << 19 };
+       VARIANT_AFTER_DROP = 1 << 16, VARIANT_POSITION = 1 << 17, VARIANT_ALIGNED = 1 << 18, VARIANT_DROPOUT = 1 << 19, VARIANT_HEAD_NORMS = 1 << 20 };
 
 enum part { PART_LINEAR, PART_BLOCK, PART_LAYER, PART_HEAD, PART_EMBEDDING };
 
@@ -148,7 +148,7 @@ static void make_router(struct problem *p, int variant)
     moe->drop = variant & VARIANT_POSITION ? MOE_DROP_POSITION : MOE_DROP_PROBS;
     p->router = (struct router_run){.bias = variant & VARIANT_SELECTION_BIAS ? p->selection_bias : NULL, .cells = 2, .cell_first = p->cell_first,
                                     .aux_scale = p->aux_scale, .padding = p->padding, .fact = &p->fact, .fact_arena = p->run};
-    if ((variant & ~VARIANT_DROPOUT) >= VARIANT_AUXILIARY) p->context.router = &p->router;
+    if ((variant & ~(VARIANT_DROPOUT | VARIANT_HEAD_NORMS)) >= VARIANT_AUXILIARY) p->context.router = &p->router;
 }
 
 static struct problem *problem_new(enum part part, enum layer_kind_index block, int variant, enum format storage)
@@ -161,7 +161,7 @@ static struct problem *problem_new(enum part part, enum layer_kind_index block, 
     p->model = (struct model_config){
         .layers = 6, .dim = DIM, .heads = HEADS, .kv_heads = variant & VARIANT_GROUPED ? KV_HEADS : HEADS,
         .head_dim = HEAD_DIM, .ffn = FFN, .vocab = VOCAB, .seq = SEQ, .causal = (variant & VARIANT_CAUSAL) != 0,
-        .rope = (variant & VARIANT_ROPE) != 0, .bias = (variant & VARIANT_BIAS) != 0,
+        .rope = (variant & VARIANT_ROPE) != 0, .bias = (variant & VARIANT_BIAS) != 0, .qk_norm = (variant & VARIANT_HEAD_NORMS) != 0,
         .document_mask = (variant & VARIANT_DOCUMENTS) != 0, .norm_eps = 1e-5, .rope_base = 10000,
         .dropout = variant & VARIANT_DROPOUT ? 0.3 : 0,
         .attention = variant & VARIANT_LATENT || block == LAYER_KIND_mla_attention ? ATTENTION_MLA : ATTENTION_MHA,
@@ -427,6 +427,15 @@ START_TEST(test_kinds)
     for (size_t i = 0; i < sizeof latent / sizeof latent[0]; i++) check_part(PART_BLOCK, LAYER_KIND_mla_attention, latent[i], 0);
     for (size_t i = 0; i < sizeof experts / sizeof experts[0]; i++) check_part(PART_BLOCK, LAYER_KIND_moe, experts[i], 0);
     check_part(PART_LAYER, 0, VARIANT_LATENT | VARIANT_EXPERTS | VARIANT_BIAS | VARIANT_CAUSAL, 11);
+}
+END_TEST
+
+/* Norms of heads, with and without what else there may be in the block. */
+START_TEST(test_head_norms)
+{
+    check_part(PART_BLOCK, LAYER_KIND_attention_block, VARIANT_HEAD_NORMS, 0);
+    check_part(PART_BLOCK, LAYER_KIND_attention_block, VARIANT_HEAD_NORMS | rich, 0);
+    check_part(PART_LAYER, 0, VARIANT_HEAD_NORMS | VARIANT_GROUPED | VARIANT_EXPERTS | VARIANT_CAUSAL | VARIANT_ROPE, 11);
 }
 END_TEST
 
@@ -797,6 +806,7 @@ int main(void)
     tcase_add_test(differences, test_linear);
     tcase_add_loop_test(differences, test_block, 0, LAYER_KIND_COUNT);
     tcase_add_test(differences, test_kinds);
+    tcase_add_test(differences, test_head_norms);
     tcase_add_test(differences, test_dropout);
     tcase_add_test(promises, test_recompute);
     tcase_add_loop_test(differences, test_router, 0, sizeof router_variants / sizeof router_variants[0]);

@@ -1,6 +1,6 @@
 /* sequence_parallel: slices between tensor-parallel parts change nothing but where the numbers lie.
  *
- * tp 2, 3 x pp 1, 2 x zero 0, 3 x one or two sequences a micro-batch x attention with heads of its own, grouped, latent, with
+ * tp 2, 3 x pp 1, 2 x zero 0, 3 x one or two sequences a micro-batch x attention with heads of its own, grouped, normalized, latent, with
  * biases, tied embeddings, dropout, recomputation, adapters, experts (balanced, with auxiliary losses, with room for some,
  * spread over data ranks or over them and tp) by turns: every check is silent in fp64 and in fp32, and in fp64 every
  * gradient is that of one rank to 1e-11.
@@ -14,14 +14,15 @@
 #include "model/params.h"
 #include "model/sites.h"
 #include "scenarios/experiment.h"
+#include "scenarios/fault.h"
 #include "scenarios/result.h"
 
 static uint8_t text[1 << 16];
 static int64_t text_bytes;
 
-enum { GROUPED = 1, LATENT = 2, NO_QUERY_RANK = 4, BIAS = 8, TIED = 16, DROPOUT = 32, FULL = 64, WITHIN = 128, ADAPTER = 256, HSDP = 512, EXPERTS = 1024, BALANCED = 2048, ROOM = 4096, SPREAD = 8192, KINDS = 14 };
-static const int kinds[KINDS] = {0, GROUPED | BIAS, LATENT | BIAS | DROPOUT, TIED | DROPOUT | FULL, LATENT | NO_QUERY_RANK | WITHIN, BIAS | TIED | WITHIN | GROUPED,
-                                 LATENT | FULL | DROPOUT | TIED, ADAPTER | DROPOUT | BIAS | FULL, HSDP | GROUPED | ADAPTER,
+enum { GROUPED = 1, LATENT = 2, NO_QUERY_RANK = 4, BIAS = 8, TIED = 16, DROPOUT = 32, FULL = 64, WITHIN = 128, ADAPTER = 256, HSDP = 512, EXPERTS = 1024, BALANCED = 2048, ROOM = 4096, SPREAD = 8192, HEAD_NORMS = 16384, KINDS = 14 };
+static const int kinds[KINDS] = {0, GROUPED | BIAS | HEAD_NORMS, LATENT | BIAS | DROPOUT, TIED | DROPOUT | FULL, LATENT | NO_QUERY_RANK | WITHIN, BIAS | TIED | WITHIN | GROUPED,
+                                 LATENT | FULL | DROPOUT | TIED, ADAPTER | DROPOUT | BIAS | FULL, HSDP | GROUPED | ADAPTER | HEAD_NORMS,
                                  EXPERTS | BALANCED | BIAS | DROPOUT, EXPERTS | ROOM | LATENT | FULL, EXPERTS | ROOM | BALANCED | WITHIN | LATENT | HSDP,
                                  EXPERTS | SPREAD | BALANCED | BIAS | HSDP, EXPERTS | SPREAD | ROOM | FULL | DROPOUT};
 
@@ -29,7 +30,7 @@ static struct scenario make(int tp, int pp, int zero, int sequences, int kind, e
 {
     struct scenario s = {.config = {.seed = 5, .precision = precision_of(format),
         .model = {.layers = 3, .dim = 14, .heads = 6, .kv_heads = kind & GROUPED ? tp : 6, .head_dim = 4, .ffn = 18, .vocab = 258, .seq = 18, .causal = true,
-                  .rope = !(kind & WITHIN), .bias = kind & BIAS, .tie_embeddings = kind & TIED, .norm_eps = 1e-5, .rope_base = 10000,
+                  .rope = !(kind & WITHIN), .bias = kind & BIAS, .qk_norm = kind & HEAD_NORMS, .tie_embeddings = kind & TIED, .norm_eps = 1e-5, .rope_base = 10000,
                   .dropout = kind & DROPOUT ? 0.21 : 0},
         .data = {text, text_bytes, PACKING_DOCUMENTS},
         .train = {.steps = 2, .optimizer = OPTIMIZER_ADAMW, .lr = 1e-3, .beta1 = .9, .beta2 = .95, .eps = 1e-8, .weight_decay = .1, .grad_clip = 1},
@@ -189,6 +190,31 @@ START_TEST(stages_send_slices_and_hold_less)
 }
 END_TEST
 
+/* Norms of heads have a part of their gradient on each tp rank with slices and without; left there, it is found. */
+START_TEST(norms_of_heads_are_summed)
+{
+    for (int slices = 0; slices < 2; slices++) {
+        struct scenario s = make(3 - slices, 1 + slices, slices ? 3 : 0, 2, HEAD_NORMS | GROUPED, FORMAT_FP64);
+        s.config.layout.sequence_parallel = slices;
+        struct result *result = run(&s, "default");
+        hold(result, slices ? "slices" : "whole sequences");
+        for (int i = 0; i < result->steps_count; i++) ck_assert(result->steps[i].max_grad_rel_err <= 1e-11);
+        result_free(result);
+        s.faults_count = 1;
+        s.faults[0].fault = fault_find("tp-headnorm-grad-no-sum");
+        ck_assert_ptr_nonnull(s.faults[0].fault);
+        snprintf(s.faults[0].name, sizeof s.faults[0].name, "%s", s.faults[0].fault->name);
+        result = run(&s, "default");
+        ck_assert_int_eq(result->verdict, VERDICT_DIVERGED);
+        ck_assert(result->has_diagnosis && !strcmp(result->diagnosis.site, site_tp_head_norm_grad.name) && !strcmp(result->diagnosis.component, "tp"));
+        bool placed = false;
+        for (int c = 0; c < result->checks_count; c++) placed = placed || (!strcmp(result->checks[c].id, "placement") && result->checks[c].status == CHECK_FAIL);
+        ck_assert(placed);
+        result_free(result);
+    }
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     char path[1024];
@@ -206,6 +232,7 @@ int main(int argc, char **argv)
     tcase_add_test(tcase, every_layout_is_consistent);
     tcase_add_test(tcase, slices_have_the_bits_of_the_whole);
     tcase_add_test(tcase, stages_send_slices_and_hold_less);
+    tcase_add_test(tcase, norms_of_heads_are_summed);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_set_fork_status(runner, CK_NOFORK);

@@ -262,6 +262,7 @@ static const struct {
     {"clip.empty_shard", "never", NULL, 6, -1, -1, ADAPTER_FIRST_MICROBATCH, "grad.norm", NULL},
     {"fsdp.no_decay", "never", NULL, 6, 2, 1, ADAPTER_NEVER, "fsdp.params", "2"},
     {"fsdp.no_decay", "never", NULL, 5, -1, -1, ADAPTER_NEVER, "fsdp.params", NULL},
+    {"optimizer.group", "never", NULL, 6, 2, 1, ADAPTER_NEVER, "optimizer", "2"},
 };
 
 START_TEST(place_is_found)

@@ -12,7 +12,7 @@
  * seeded by rank, for what they hold sharded (its model-parallel tracker). There the mask depends on the layout, two
  * layouts can be compared by their statistics only, and whoever draws once more or once less shifts all that follows. By
  * position a mask is comparable to the bit; what a system can do wrong with its state is then a stream that is not the one
- * due (dropout.sequence, recompute.restore_rng).
+ * due (dropout.sequence, dropout.generator, recompute.restore_rng).
  *
  * Counter-based: a draw is one mixing of (stream, counter), counter = position * channels + channel. Limits: positions
  * times channels below 2^64; p in [0, 1). A product that is not finite is dropped like any other: 0.
@@ -83,9 +83,10 @@ static void mask(const struct layer_context *context, enum dropout_place place, 
 int dropout_forward(const struct layer_context *context, enum dropout_place place, struct tensor y)
 {
     if (context->model->dropout == 0) return 0;
-    mask(context, place, context->dropout.advanced, y, y, true);
+    int drawn = context->dropout.advanced + !decision_site(context->plan, &site_dropout_generator, context->where, true, true);
+    mask(context, place, drawn, y, y, true);
     tensor_round(y, precision_activation(context->precision));
-    return context->dropout.advanced;
+    return drawn;
 }
 
 struct tensor dropout_backward(const struct layer_context *context, enum dropout_place place, int drawn, struct tensor dy, struct arena *arena)

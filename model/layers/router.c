@@ -134,12 +134,15 @@ static void choose(const struct layer_context *context, struct routing *routing,
     struct arena_mark mark = arena_mark(context->scratch);
     struct router_work work = router_work_new(context);
     double *biased = arena_alloc(context->scratch, (size_t)experts * sizeof *biased);
-    bool lower_first = decide(context, &site_moe_tie) && !context->ties_to_last;
+    bool lower_first = decide(context, &site_moe_tie) && !context->ties_to_last, by_bias = !bias || decide(context, &site_moe_choice_bias);
     routing->as.unbiased = decide(context, &site_moe_combine_scores);
     routing->chosen = arena_alloc(arena, (size_t)(tokens * top_k) * sizeof *routing->chosen);
     for (int64_t t = 0; t < tokens; t++) {
         int32_t *chosen = routing->chosen + t * top_k;
-        for (int e = 0; e < experts; e++) biased[e] = work.key[e] = get(routing->score, t * experts + e) + (bias ? bias[e] : 0);
+        for (int e = 0; e < experts; e++) {
+            biased[e] = get(routing->score, t * experts + e) + (bias ? bias[e] : 0);
+            work.key[e] = by_bias ? biased[e] : get(routing->score, t * experts + e);
+        }
         router_choose(moe, &work, lower_first, chosen);
         router_follow_choice(context, routing, t, biased, &work, chosen);
         for (int k = 0; k < top_k; k++)
@@ -218,6 +221,7 @@ static void count(const struct layer_context *context, const struct routing *rou
         if (left_out && run->padding && run->padding[t]) continue;
         for (int k = 0; k < top_k; k++) run->counts[routing->chosen[t * top_k + k]]++;
     }
+    tensor_site(context->plan, &site_moe_counts, context->where, tensor_1d(run->counts, FORMAT_FP64, context->model->moe.experts));
 }
 
 static void find_cells(const struct layer_context *context, struct routing *routing, int64_t tokens, struct arena *arena)

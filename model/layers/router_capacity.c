@@ -17,7 +17,7 @@
 #include "model/deviations.h"
 #include "model/layers/router.h"
 
-struct pair { double by; int64_t at; int location; };
+struct pair { double by; int64_t at; int location, choice; };
 
 static int by_weight(const void *left, const void *right)
 {
@@ -25,6 +25,13 @@ static int by_weight(const void *left, const void *right)
     if (isnan(a->by) != isnan(b->by)) return isnan(a->by) ? 1 : -1;
     if (!isnan(a->by) && a->by != b->by) return a->by > b->by ? -1 : 1;
     return (a->at > b->at) - (a->at < b->at);
+}
+
+/* All first choices before all second ones (a mistake). */
+static int by_choice(const void *left, const void *right)
+{
+    const struct pair *a = left, *b = right;
+    return a->choice != b->choice ? (a->choice > b->choice) - (a->choice < b->choice) : (a->at > b->at) - (a->at < b->at);
 }
 
 static int64_t capacity_of(const struct layer_context *context, int64_t tokens)
@@ -53,7 +60,10 @@ static struct pairs all_pairs(const struct layer_context *context, const struct 
     return all;
 }
 
-static void drop_in_cell(const struct layer_context *context, const struct pairs *all, int64_t first, int64_t end, bool probs, bool after, struct pair *own)
+/* What an expert's pairs are ranked by: their weights, or where they stand. */
+struct ranking { bool probs, tokens_first; };
+
+static void drop_in_cell(const struct layer_context *context, const struct pairs *all, int64_t first, int64_t end, struct ranking by, bool after, struct pair *own)
 {
     const struct moe_config *moe = &context->model->moe;
     int64_t from = first * moe->top_k, to = end * moe->top_k, capacity = capacity_of(context, end - first);
@@ -61,10 +71,11 @@ static void drop_in_cell(const struct layer_context *context, const struct pairs
         int count = 0;
         for (int64_t i = from; i < to; i++) {
             if (all->chosen[i] != e) continue;
-            own[count] = (struct pair){all->by[i], i, count};
+            own[count] = (struct pair){all->by[i], i, count, (int)(i % moe->top_k)};
             count++;
         }
-        if (probs && count > 0) qsort(own, (size_t)count, sizeof *own, by_weight);
+        if (by.probs && count > 0) qsort(own, (size_t)count, sizeof *own, by_weight);
+        else if (!by.tokens_first && count > 0) qsort(own, (size_t)count, sizeof *own, by_choice);
         for (int i = 0; i < count; i++) {
             all->kept[own[i].at] = i < capacity;
             all->lost[own[i].at] = i < capacity && !after && own[i].location >= capacity;
@@ -78,14 +89,15 @@ void router_drop(const struct layer_context *context, struct routing *routing, s
     int64_t pairs = tensor_count(by);
     if (moe->capacity_factor <= 0) return;
     struct arena_mark mark = arena_mark(context->scratch);
-    bool probs = moe->drop == MOE_DROP_PROBS && decision_site(context->plan, &site_moe_drop_policy, context->where, true, true);
+    struct ranking ranking = {.probs = moe->drop == MOE_DROP_PROBS && decision_site(context->plan, &site_moe_drop_policy, context->where, true, true)};
+    ranking.tokens_first = ranking.probs || decision_site(context->plan, &site_moe_slot_order, context->where, true, true);
     bool after = decision_site(context->plan, &site_moe_locations, context->where, true, true);
     routing->kept = arena_alloc(arena, (size_t)pairs * sizeof *routing->kept);
     routing->lost = arena_alloc(arena, (size_t)pairs * sizeof *routing->lost);
     struct pairs all = all_pairs(context, routing, by);
     struct pair *own = arena_alloc(context->scratch, (size_t)all.count * sizeof *own);
     for (int c = 0; c < routing->cells; c++)
-        drop_in_cell(context, &all, routing->cell_first[c] * all.slices, routing->cell_first[c + 1] * all.slices, probs, after, own);
+        drop_in_cell(context, &all, routing->cell_first[c] * all.slices, routing->cell_first[c + 1] * all.slices, ranking, after, own);
     for (int64_t i = 0; i < pairs; i++) {
         int64_t at = router_pair_among_all(context, context->slices ? context->slices->group->me : 0, i);
         routing->kept[i] = all.kept[at];

@@ -43,6 +43,16 @@ static bool check_number(const struct evidence *e, struct check_output *output, 
 }
 
 /* Of a whole micro-batch: its tokens share the room. */
+static bool keeps_by_choice(const struct moe_config *moe, const struct routing_fact *fact)
+{
+    int64_t pairs = fact->tokens * fact->top_k;
+    bool *kept = calloc((size_t)pairs + 1, sizeof *kept), same = true;
+    routing_kept_by_choice(moe, fact, kept);
+    for (int64_t i = 0; i < pairs; i++) same = same && kept[i] == fact->kept[i];
+    free(kept);
+    return same;
+}
+
 static void check_room(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact, const bool *padding)
 {
     const struct moe_config *moe = &e->config->model.moe;
@@ -65,10 +75,12 @@ static void check_room(const struct evidence *e, struct check_output *output, co
         if (fact->followed[t] & FOLLOWED_ROOM) wrong = -1; /* the reference alone: scenarios/routing_follow.h */
     }
     if (wrong >= 0) {
+        bool by_choice = !all_first && keeps_by_choice(moe, fact);
         check_value(output, 1, 0);
-        routing_find(e, output, &site_moe_drop_policy, rank, fact, all_first ? "position" : "other-pairs", due[wrong], fact->kept[wrong],
-                     "expert %d %s token %lld%s", fact->chosen[wrong], fact->kept[wrong] ? "keeps" : "drops", (long long)(wrong / fact->top_k),
-                     all_first ? ": it keeps its first tokens, whatever their weight" : "");
+        routing_find(e, output, by_choice ? &site_moe_slot_order : &site_moe_drop_policy, rank, fact, by_choice ? "choices-first" : all_first ? "position" : "other-pairs",
+                     due[wrong], fact->kept[wrong], "expert %d %s token %lld%s", fact->chosen[wrong], fact->kept[wrong] ? "keeps" : "drops",
+                     (long long)(wrong / fact->top_k), by_choice ? ": experts keep those of which they are the first choice, before those of which they are the second"
+                     : all_first ? ": it keeps its first tokens, whatever their weight" : "");
     }
     free(first);
     free(due);

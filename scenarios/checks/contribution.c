@@ -354,8 +354,8 @@ static void check_sum(const struct evidence *e, struct check_output *output, int
     if (!site) site = sequence_sums_other(record, where.rank, step, unit);
     const struct site *first = facts_reduction_site(&record->config, unit);
     if (!site) site = tied && !reduction_sums_any_wrong(record, first, step) ? &site_tied_grad_reduce : first;
-    find_at(e, output, &where, site, -1, "altered",
-            "is updated with a gradient that is not the sum of what went into its reduction");
+    const char *pattern = site == &site_tp_head_norm_grad ? "head-norm-not-summed" : site == &site_moe_router_grad ? "router-not-summed" : "altered";
+    find_at(e, output, &where, site, -1, pattern, "is updated with a gradient that is not the sum of what went into its reduction");
 }
 
 static void check_sums(const struct evidence *e, struct check_output *output, int step, int unit,

@@ -4,7 +4,8 @@
  *   counts   what a micro-batch adds to the counts is its tokens that are not padding, by their choice; a step's counts are
  *            the sum over its micro-batches; what the bias is moved by is their sum over the data ranks
  *   bias     += bias_update_rate * sign(mean - count) once a step for every layer, from what it was after the step before
- * Limit: exact, the bias within a rounding. Sites: moe.count_padding, ep.count_reduce, moe.update_bias, moe.bias. */
+ * Limit: exact, the bias within a rounding. Sites: moe.count_padding, moe.counts where each running count is a rounded one,
+ * moe.count_again where a recomputation counted, ep.count_reduce, moe.update_bias, moe.bias. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,28 @@ static void check_load(const struct evidence *e, struct check_output *output, co
                  (long long)sum, (long long)fact->tokens, fact->top_k, (long long)fact->dropped);
 }
 
+/* A step's count of expert i up to and with this micro-batch, in the order in which the rank had them. */
+static double running(const struct rank_record *rank, const struct routing_fact *fact, int i)
+{
+    double sum = 0;
+    for (int n = 0; n < rank->routings.count; n++) {
+        const struct routing_fact *other = &rank->routings.items[n];
+        if (other->step == fact->step && other->unit == fact->unit && other->counted) sum += (double)other->counted[i];
+        if (other->microbatch == fact->microbatch && other->step == fact->step && other->unit == fact->unit) break;
+    }
+    return sum;
+}
+
+/* Is each running count what adding in bf16 makes of it? */
+static bool is_added_in_bf16(const struct rank_record *rank, const struct routing_fact *fact, const int64_t *due)
+{
+    for (int i = 0; i < fact->experts; i++) {
+        double after = running(rank, fact, i), before = after - (double)fact->counted[i];
+        if (after != format_round(FORMAT_BF16, before + (double)due[i])) return false;
+    }
+    return true;
+}
+
 static void check_counted(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact,
                           const bool *padding)
 {
@@ -36,10 +59,12 @@ static void check_counted(const struct evidence *e, struct check_output *output,
     size_t bytes = (size_t)fact->experts * sizeof *due;
     bool good = !memcmp(due, fact->counted, bytes), padded = !memcmp(with, fact->counted, bytes);
     check_value(output, !good, 0);
+    bool rounded = !good && !padded && is_added_in_bf16(rank, fact, due);
     for (int i = 0; i < fact->experts && !good; i++) {
         if (due[i] == fact->counted[i]) continue;
-        routing_find(e, output, &site_moe_count_padding, rank, fact, padded ? "padding" : "altered", (double)due[i], (double)fact->counted[i],
-                     "%lld tokens are counted for expert %d where %lld chose it%s", (long long)fact->counted[i], i, (long long)due[i], padded ? ": padding is counted too" : "");
+        routing_find(e, output, rounded ? &site_moe_counts : &site_moe_count_padding, rank, fact, rounded ? "rounded" : padded ? "padding" : "altered", (double)due[i], (double)fact->counted[i],
+                     "%lld tokens are counted for expert %d where %lld chose it%s", (long long)fact->counted[i], i, (long long)due[i],
+                     rounded ? ": the counts are added up in bf16" : padded ? ": padding is counted too" : "");
         break;
     }
     free(with);
@@ -96,7 +121,9 @@ static void check_sums(const struct evidence *e, struct check_output *output, co
     for (int i = 0; i < fact->experts; i++) {
         double here = counted_here(rank, fact, i), all = counted_everywhere(e->parallel, rank, fact, i);
         if (fact->counted[i] != here) {
-            find_bias(e, output, &site_moe_count_padding, rank, fact, "altered", here, fact->counted[i], "a step's count of an expert is not the sum of its micro-batches'");
+            bool again = facts_was_chosen(rank, &site_moe_count_again, fact->step, fact->unit);
+            find_bias(e, output, again ? &site_moe_count_again : &site_moe_count_padding, rank, fact, again ? "counted-again" : "altered", here, fact->counted[i],
+                      again ? "a step's count of an expert has what recomputations counted again" : "a step's count of an expert is not the sum of its micro-batches'");
             return;
         }
         if (fact->summed[i] == all) continue;

@@ -165,6 +165,7 @@ static const struct choice_words { const struct site *site; const char *pattern,
     {&site_tp_tag, "tag-lost", "takes a parameter that every tp rank has whole for a part of one"},
     {&site_tp_adapter_placement, "tag-lost", "places an adapter, which every tp rank has whole, as one rank's part"},
     {&site_moe_router_grad, "router-not-summed", "leaves the router's gradient, which is of its slice alone, out of the sum over tp"},
+    {&site_tp_head_norm_grad, "head-norm-not-summed", "leaves the gradient of the norms of queries and keys, which is of its own heads alone, out of the sum over tp"},
     {&site_tp_loss_gradient, "no-backward", "has no gradient through the sum over tp within the loss"},
     {&site_tp_bias_gradient, "bias-over-tp", "takes the bias' gradient for that of the part which each rank adds"},
     {&site_sp_slice_end, "slice-short", "has slices that leave out the last position of each sequence"},
@@ -255,7 +256,7 @@ static void check_slice_gradient(const struct evidence *e, struct check_output *
     char name[32];
     unit_name(&config->model, unit, name);
     if (facts_was_chosen(rank, &site_tp_tag, -1, unit) || facts_was_chosen(rank, &site_tp_adapter_placement, -1, unit) ||
-        facts_was_chosen(rank, &site_moe_router_grad, step, unit)) return; /* told by the choice */
+        facts_was_chosen(rank, &site_moe_router_grad, step, unit) || facts_was_chosen(rank, &site_tp_head_norm_grad, step, unit)) return; /* told by the choice */
     bool left = facts_was_chosen(rank, &site_sp_grad, step, unit);
     struct call_due other;
     call_due(config, &site_sp_grad_reduce, &other);
@@ -295,6 +296,17 @@ static const struct site *site_before(const struct run_config *config, const str
     return fact->unit == 0 ? &site_tp_embedding_reduce : fact->unit == config->model.layers + 1 ? &site_tp_loss_reduce : &site_tp_row_reduce;
 }
 
+/* Did two ranks drop other elements of the same layer? The check of draws says whose mask is wrong. */
+static bool masks_differ(const struct rank_record *a, const struct rank_record *b, const struct sketch_fact *where)
+{
+    for (int i = 0; i < a->draws.count && i < b->draws.count; i++) {
+        const struct draw_fact *one = &a->draws.items[i], *other = &b->draws.items[i];
+        if (one->again || one->step != where->step || one->microbatch != where->microbatch || one->unit != where->unit) continue;
+        if (other->unit == one->unit && other->sequence == one->sequence && (one->stream != other->stream || one->kept != other->kept)) return true;
+    }
+    return false;
+}
+
 static void check_copies(const struct evidence *e, struct check_output *output, const struct rank_record *rank)
 {
     const struct rank_record *first = facts_rank(e->parallel, rank->stage, rank->data_rank);
@@ -303,7 +315,7 @@ static void check_copies(const struct evidence *e, struct check_output *output, 
         const struct sketch_fact *a = &first->sketches.items[i], *b = &rank->sketches.items[i];
         if (memcmp(a->value, b->value, sizeof a->value) == 0) continue;
         const struct site *site = site_before(e->config, a);
-        if (!site) return;
+        if (!site || masks_differ(first, rank, a)) return;
         char name[32];
         unit_name(&e->config->model, a->unit, name);
         struct finding finding = finding_new(site, place_at_unit(e->config, rank->rank, a->step, a->microbatch, a->unit));

@@ -120,7 +120,7 @@ static const struct site *rounded_at(const struct record *record, const struct r
 {
     int unit = record->params.params[fact->param].unit;
     const struct site *first = facts_reduction_site(&record->config, unit), *site = first;
-    bool sliced = param_sees_slice(&record->config.layout, &record->params.params[fact->param].info);
+    bool sliced = param_sees_part(&record->config.layout, &record->params.params[fact->param].info);
     if (sliced && sequence_sums_other(record, rank, fact->step, unit) == &site_sp_grad_reduce) return &site_sp_grad_reduce;
     for (int i = 0; i < rank->reductions.count; i++) {
         const struct reduction_fact *reduction = &rank->reductions.items[i];

@@ -80,7 +80,7 @@ static const struct site *config_replica_site(const struct record *record, int u
 static bool over_slices(const struct record *record, const struct tensor_entry *a, const struct tensor_entry *b)
 {
     const struct rank_record *left = &record->rank[a->rank], *right = &record->rank[b->rank];
-    return left->tp != right->tp && param_sees_slice(&record->config.layout, &record->params.params[a->fact->param].info);
+    return left->tp != right->tp && param_sees_part(&record->config.layout, &record->params.params[a->fact->param].info);
 }
 
 static const struct site *slice_site(const struct record *record, const struct tensor_entry *a, const struct tensor_entry *b, int step, int unit)

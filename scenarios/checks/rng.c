@@ -5,7 +5,7 @@
  * channels; with sequence parallelism those of the rank's slice, and the digests of all slices add up to the sequence's. So ranks that hold the same sequence draw the same mask, those that hold others draw others, and every layout
  * draws what one rank draws, whose digests are compared too. A recomputation draws what its forward drew, all of it and
  * nothing else; and its output has the bits of the forward's.
- * Limit: exact. Sites: dropout.sequence; of a recomputation recompute.restore_rng where its draws differ,
+ * Limit: exact. Sites: dropout.sequence; dropout.generator where the stream is the due one's next; of a recomputation recompute.restore_rng where its draws differ,
  * recompute.reselect where the router was not held to its choice, else recompute.input. */
 #include <stdlib.h>
 
@@ -83,9 +83,14 @@ static struct finding finding_of(const struct evidence *e, const struct site *si
     return finding;
 }
 
+static uint64_t stream_after(const struct run_config *config, const struct draw_fact *fact, int64_t sequence, int drawn)
+{
+    return dropout_stream(config->seed, fact->step, fact->unit - 1, (enum dropout_place)fact->place, sequence, drawn).key;
+}
+
 static uint64_t stream_due(const struct run_config *config, const struct draw_fact *fact, int64_t sequence)
 {
-    return dropout_stream(config->seed, fact->step, fact->unit - 1, (enum dropout_place)fact->place, sequence, 0).key;
+    return stream_after(config, fact, sequence, 0);
 }
 
 /* A forward's mask. */
@@ -103,6 +108,13 @@ static void check_draw(const struct evidence *e, struct check_output *output, co
     if (good) return;
     int of_rank_0 = fact->sequence - rank->data_rank * (config->train.global_batch / layout_data_ranks(&config->layout));
     bool same = !stream && rank->data_rank > 0 && fact->stream == stream_due(config, fact, of_rank_0);
+    if (!stream && fact->stream == stream_after(config, fact, fact->sequence, 1)) {
+        struct finding finding = finding_of(e, &site_dropout_generator, rank->rank, fact, "moved-on");
+        finding_say(&finding, "rank %d drops after %s of layer %d in step %d, micro-batch %d by the mask that comes next in the stream of sequence %d: its "
+                    "generator was drawn from once too often", rank->rank, place_name(fact->place), fact->unit - 1, fact->step, fact->microbatch, fact->sequence);
+        check_find(output, &finding);
+        return;
+    }
     struct finding finding = finding_of(e, &site_dropout_sequence, rank->rank, fact, same ? "same-stream" : stream ? "other-mask" : "other-stream");
     finding_say(&finding, "rank %d drops after %s of layer %d in step %d, micro-batch %d by a mask of sequence %d that is not its own%s", rank->rank,
                 place_name(fact->place), fact->unit - 1, fact->step, fact->microbatch, fact->sequence, same ? " but that of data rank 0" : "");

@@ -58,6 +58,25 @@ static bool check_scores(const struct evidence *e, struct check_output *output, 
     return true;
 }
 
+/* Are all choices those that the scores make, and no bias? */
+static bool chooses_without_bias(const struct moe_config *moe, const struct routing_fact *fact)
+{
+    struct routing_fact other = *fact;
+    int E = fact->experts, k = fact->top_k;
+    double *keys = calloc((size_t)E, sizeof *keys);
+    int32_t *due = calloc((size_t)k, sizeof *due);
+    bool without = fact->bias != NULL;
+    other.bias = NULL;
+    for (int64_t t = 0; t < fact->tokens && without; t++) {
+        routing_keys(moe, &other, t, keys);
+        routing_top(keys, E, k, due);
+        without = !memcmp(due, fact->chosen + t * k, (size_t)k * sizeof *due);
+    }
+    free(due);
+    free(keys);
+    return without;
+}
+
 static bool check_choice(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact)
 {
     const struct moe_config *moe = &e->config->model.moe;
@@ -78,9 +97,10 @@ static bool check_choice(const struct evidence *e, struct check_output *output, 
             ties = ties && keys[due[i]] == keys[got[i]];
             if (due[i] != got[i]) at = i;
         }
-        routing_find(e, output, &site_moe_tie, rank, fact, ties ? "tie-order" : "other-choice", due[at], got[at],
+        bool without = !ties && chooses_without_bias(moe, fact);
+        routing_find(e, output, without ? &site_moe_choice_bias : &site_moe_tie, rank, fact, without ? "without-bias" : ties ? "tie-order" : "other-choice", due[at], got[at],
                      "token %lld takes expert %d as choice %d where expert %d is due%s", (long long)t, got[at], at, due[at],
-                     ties ? ": their scores are equal, and the lower one goes first" : "");
+                     without ? ": all tokens choose by their scores, without the selection bias" : ties ? ": their scores are equal, and the lower one goes first" : "");
     }
     free(due);
     free(keys);

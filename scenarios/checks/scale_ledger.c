@@ -218,9 +218,11 @@ static void check_auxiliary(const struct evidence *e, struct check_output *outpu
         if (fabs(got - due) <= limit * fabs(due)) continue;
         struct ratio_sample sample = {facts_numbers(record, rank->data_rank, fact->step, -1), got / due};
         struct ratio_form form = ratio_classify(&sample, 1, 'M', 2, limit);
-        routing_find(e, output, got == 0 ? &site_moe_aux : &site_moe_aux_scale, rank, fact, got == 0 ? "0" : form.found ? form.text : "altered", due, got,
-                     "the gradient of the auxiliary losses is multiplied by %.9g where %.9g is due%s%s%s", got, due, form.found ? ": it is " : "", form.text,
-                     form.found ? " of it" : "");
+        double tokens = loss_auxiliary_tokens(record, fact->step, loss_cut_cell(&record->config, sequence));
+        bool without = tokens > 1 && fabs(got * tokens - due) <= limit * fabs(due);
+        routing_find(e, output, got == 0 ? &site_moe_aux : &site_moe_aux_scale, rank, fact, got == 0 ? "0" : without ? "without-tokens" : form.found ? form.text : "altered", due, got,
+                     "the gradient of the auxiliary losses is multiplied by %.9g where %.9g is due%s%s%s", got, due, without ? ": its tokens are not in it" : form.found ? ": it is " : "",
+                     without ? "" : form.text, form.found && !without ? " of it" : "");
         return;
     }
 }

@@ -3,7 +3,7 @@
  * Read off: the write counters of every shard. Limit: exact, 1 a step; the version after it is the next step's.
  * A frozen parameter is updated by nobody, nor is one that nothing used and that train.no_gradient leaves alone, nor any
  * in a step that is left out (loss scaling).
- * A tag of weight decay is held to train.no_decay (site fsdp.no_decay).
+ * A tag of weight decay is held to train.no_decay (site fsdp.no_decay; where what decays got none, optimizer.group).
  * A router's selection bias is moved once a step in every layer (moe.update_bias).
  * An empty shard needs no update. A shard that had no gradient at all is not updated either; where that is
  * due to a gradient that got lost, contribution tells. Sites: fsdp.optimizer_params where the optimizer did write and the
@@ -81,11 +81,12 @@ static void check_decay(const struct evidence *e, struct check_output *output, i
     const struct param_info *info = &e->parallel->params.params[fact->param].info;
     double due = train_exempts_from_decay(train, info->dims) ? 0 : train->weight_decay;
     if (fact->updates == 0 || fact->weight_decay == due) return;
-    struct finding finding = finding_new(&site_fsdp_no_decay, place_at_unit(&e->parallel->config, rank, fact->step, -1, fact->unit));
+    bool lost = due != 0 && fact->weight_decay == 0; /* the settings of the other group; a lost tag decays what rests */
+    struct finding finding = finding_new(lost ? &site_optimizer_group : &site_fsdp_no_decay, place_at_unit(&e->parallel->config, rank, fact->step, -1, fact->unit));
     finding.place.param = info->name;
     finding.expected = due;
     finding.got = fact->weight_decay;
-    finding_pattern(&finding, "decayed");
+    finding_pattern(&finding, lost ? "other-group" : "decayed");
     finding_say(&finding, "rank %d updates its shard of %s with weight decay %g in step %d where %g is due", rank, info->name, fact->weight_decay, fact->step, due);
     check_value(output, 1, 0);
     check_find(output, &finding);
