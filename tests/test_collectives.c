@@ -4,6 +4,7 @@
  * sums are exact in bf16, so that results must be equal to the last bit. The order of additions is held to the
  * bit with data whose sums are not exact, in all formats. */
 #include "tests/support/ranks.h"
+#include "tests/support/run_suite.h"
 
 #include "collectives/communicator_state.h"
 #include "sim/random.h"
@@ -761,10 +762,5 @@ int main(void)
     tcase_add_test(tcase, ledger_shows_a_missing_hop);
     tcase_add_test(tcase, without_ledgers);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite, CK_NOFORK);
 }

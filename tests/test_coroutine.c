@@ -11,6 +11,7 @@
 
 #include "sim/coroutine.h"
 #include "sim/machine.h"
+#include "tests/support/run_suite.h"
 
 static struct error error;
 
@@ -189,10 +190,5 @@ int main(void)
     tcase_add_test(cases, test_coroutine_names);
     tcase_add_test(cases, test_coroutine_no_stack);
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return run_suite(suite, CK_NOFORK);
 }

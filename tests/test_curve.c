@@ -5,6 +5,7 @@
 #include "scenarios/curve_diagnosis.h"
 #include "sim/arena.h"
 #include "support/scenario_files.h"
+#include "tests/support/run_suite.h"
 
 #define RUN_HEADER "step,loss_parallel,loss_logged,loss_standalone,grad_norm_parallel,grad_norm_standalone\n"
 
@@ -301,10 +302,5 @@ int main(int argc, char **argv)
     tcase_add_test(tcase, noise);
     tcase_add_test(tcase, unexplained);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite, CK_NOFORK);
 }

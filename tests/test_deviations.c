@@ -3,6 +3,7 @@
  * Four steps on three ranks; in each a sum, a gather, a scattered sum, a shift and a transfer 0 -> 1.
  * The value of an element says step, rank and position; results are recorded for the test to look at. */
 #include "tests/support/ranks.h"
+#include "tests/support/run_suite.h"
 
 enum { P = 3, N = 7, STEPS = 4 };
 enum result { SUM, GATHERED, SCATTERED, SHIFTED, SENT, RESULTS };
@@ -467,10 +468,5 @@ int main(void)
     tcase_add_test(tcase, wrong_root_and_peer);
     tcase_add_test(tcase, swap_order_is_not_ours);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite, CK_NOFORK);
 }

@@ -2,6 +2,7 @@
  *
  * One call on a few ranks, with a deviation armed at its site. */
 #include "tests/support/ranks.h"
+#include "tests/support/run_suite.h"
 
 enum { P = 3, N = 7 };
 static const struct site site_async = {"t.async", SITE_COMMUNICATION, "t", FACET_REDUCES | FACET_ASYNCHRONOUS, ""};
@@ -708,10 +709,5 @@ int main(void)
     tcase_add_loop_test(tcase, probes_stay, 0, 2);
     tcase_add_test(tcase, probes_stay_where_one_shrinks);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite, CK_NOFORK);
 }

@@ -8,6 +8,7 @@
  *   probes and ledgers that rode to the experts: the sum over the group, exactly
  * In bf16 all_to_all must still give the bits of y: what moves is in the format already. */
 #include "tests/support/ranks.h"
+#include "tests/support/run_suite.h"
 
 #include "model/layers/layers.h"
 #include "model/layers/router.h"
@@ -364,10 +365,5 @@ int main(void)
     tcase_set_timeout(all, 120);
     tcase_add_loop_test(all, test_like_one_rank, 0, CASES);
     suite_add_tcase(suite, all);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite, CK_NOFORK);
 }

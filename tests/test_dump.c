@@ -6,6 +6,7 @@
 #include "model/safetensors.h"
 #include "scenarios/experiment.h"
 #include "tests/support/scenario_files.h"
+#include "tests/support/run_suite.h"
 #include "tools/report/report.h"
 
 static const char *root;
@@ -116,9 +117,5 @@ int main(int argc, char **argv)
     tcase_add_loop_test(tests, every_layout_dumps_what_one_rank_has, 0, LAYOUTS);
     tcase_add_test(tests, a_dump_is_weights);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite, CK_FORK_GETENV);
 }

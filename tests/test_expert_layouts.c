@@ -14,6 +14,7 @@
 
 #include "model/experts.h"
 #include "scenarios/result.h"
+#include "tests/support/run_suite.h"
 
 enum { EXPERTS = 12, TOP_K = 3, STEPS = 2 };
 static bool all;
@@ -222,10 +223,5 @@ int main(int argc, char **argv)
     tcase_add_test(tcase, every_expert_layout_is_consistent);
     tcase_add_test(tcase, places_follow_from_the_layout);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_suite(suite, CK_NOFORK);
 }

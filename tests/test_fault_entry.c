@@ -3,6 +3,7 @@
 #include "model/deviations.h"
 #include "scenarios/fault_entry.h"
 #include "support/scenario_files.h"
+#include "tests/support/run_suite.h"
 
 static const char base[] = "{\"parallel\":{\"pp\":4,\"dp_shard\":3,\"pipeline\":{\"microbatches\":5}},\"train\":{\"global_batch\":15},"
                            "\"model\":{\"dim\":24,\"heads\":3,\"seq\":22,\"layers\":8}%s}";
@@ -361,10 +362,5 @@ int main(void)
     tcase_add_test(tcase, runs);
     tcase_add_test(tcase, many_stages);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite, CK_NOFORK);
 }

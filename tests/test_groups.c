@@ -1,5 +1,6 @@
 /* test_groups: meshes, groups by name and by axes, several groups at work at once. */
 #include "tests/support/ranks.h"
+#include "tests/support/run_suite.h"
 
 #include "sim/hash.h"
 #include "sim/random.h"
@@ -131,10 +132,5 @@ int main(void)
     tcase_add_test(tcase, group_ids);
     tcase_add_test(tcase, groups_at_once);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite, CK_NOFORK);
 }

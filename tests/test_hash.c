@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "sim/hash.h"
+#include "tests/support/run_suite.h"
 
 static const enum format formats[] = {FORMAT_FP32, FORMAT_FP64};
 
@@ -142,10 +143,5 @@ int main(void)
     tcase_add_test(cases, test_hash_zeros_differ);
     tcase_add_test(cases, test_hash_single_values);
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return run_suite(suite, CK_NOFORK);
 }

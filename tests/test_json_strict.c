@@ -7,6 +7,7 @@
 
 #include "scenarios/json_strict.h"
 #include "scenarios/spelling.h"
+#include "tests/support/run_suite.h"
 
 struct refused { const char *text; int bytes /* 0: to the NUL */, line, column; const char *path, *words; };
 
@@ -269,10 +270,5 @@ int main(void)
     tcase_add_test(tcase, nearest_names);
     tcase_add_test(tcase, foreign_text);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite, CK_NOFORK);
 }

@@ -1,6 +1,7 @@
 /* test_kernels: values of the row-wise and elementwise kernel operations and of the elementary functions. */
 #define VARIANT_CPU plain /* elementary.h is the same at every width: test_kernels_variants compares them */
 #include "tests/kernels_support.h"
+#include "tests/support/run_suite.h"
 #include <float.h>
 
 #include "model/kernels/elementary.h"
@@ -342,10 +343,5 @@ int main(void)
     tcase_add_test(tests, sketch_values);
     tcase_add_test(tests, significant_bits);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite, CK_NOFORK);
 }

@@ -1,5 +1,6 @@
 /* test_kernels_attention: attention against its definition in fp64, and that bits depend on nothing they should not. */
 #include "tests/kernels_support.h"
+#include "tests/support/run_suite.h"
 
 struct problem {
     int64_t batch, seq, heads, kv_heads, dim;
@@ -252,10 +253,5 @@ int main(void)
     tcase_add_test(tests, attention_bits_are_one);
     tcase_add_test(tests, attention_never_touches_the_unseen);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite, CK_NOFORK);
 }

@@ -1,5 +1,6 @@
 /* test_kernels_gemm: matrix products have one order of sums, and the tables are chosen as documented. */
 #include "tests/kernels_support.h"
+#include "tests/support/run_suite.h"
 
 struct shape { int64_t m, n, k; };
 
@@ -308,10 +309,5 @@ int main(void)
     tcase_add_test(tests, openblas_agrees);
     tcase_add_test(tests, tables_are_chosen);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite, CK_NOFORK);
 }

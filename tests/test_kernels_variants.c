@@ -1,5 +1,6 @@
 /* test_kernels_variants: every row-wise and flat operation gives the same bits on every CPU path, and row by row. */
 #include "tests/kernels_support.h"
+#include "tests/support/run_suite.h"
 
 enum { T_ROWS = 19, WIDTH = 53, HEADS = 3, HEAD_DIM = 22, VOCABULARY = 91, OUTPUTS_MAX = 64 };
 struct outputs { int count; const char *name[OUTPUTS_MAX]; size_t n[OUTPUTS_MAX]; void *at[OUTPUTS_MAX]; };
@@ -171,10 +172,5 @@ int main(void)
     tcase_add_test(tests, rows_and_variants);
     tcase_add_test(tests, flat_variants);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite, CK_NOFORK);
 }

@@ -10,6 +10,7 @@
 #include "model/layers/layers.h"
 #include "model/layers/linear.h"
 #include "sim/random.h"
+#include "tests/support/run_suite.h"
 
 enum { BATCH = 3, SEQ = 7, ROWS = BATCH * SEQ, DIM = 22, HEADS = 6, KV_HEADS = 2, HEAD_DIM = 10, FFN = 13, VOCAB = 19 };
 
@@ -823,10 +824,5 @@ int main(void)
     tcase_add_test(promises, test_flops);
     suite_add_tcase(suite, differences);
     suite_add_tcase(suite, promises);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite, CK_NOFORK);
 }

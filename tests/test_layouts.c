@@ -13,6 +13,7 @@
 #include "scenarios/experiment.h"
 #include "scenarios/result.h"
 #include "sim/hash.h"
+#include "tests/support/run_suite.h"
 
 static bool all;
 static uint8_t text[1 << 16];
@@ -134,10 +135,5 @@ int main(int argc, char **argv)
     tcase_add_test(tcase, every_layout_is_consistent);
     tcase_add_test(tcase, digest_is_the_scenarios_alone);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_suite(suite, CK_NOFORK);
 }

@@ -6,6 +6,7 @@
 #include "scenarios/fault.h"
 #include "scenarios/keys.h"
 #include "tests/small_run.h"
+#include "tests/support/run_suite.h"
 
 enum { CONVENTIONS = 10 };
 
@@ -287,9 +288,5 @@ int main(int argc, char **argv)
     tcase_add_loop_test(tcase, wrong_factors_are_named, 0, CONVENTIONS);
     tcase_add_test(tcase, gradients_are_exact_multiples);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_suite(suite, CK_FORK_GETENV);
 }

@@ -1,6 +1,7 @@
 /* test_match: each way in which members' calls can differ is found and names the right rank; right runs
  * are silent. */
 #include "tests/support/ranks.h"
+#include "tests/support/run_suite.h"
 
 #include <stdio.h>
 
@@ -232,10 +233,5 @@ int main(void)
     tcase_add_test(tcase, transfers_name_the_odd_side);
     tcase_add_test(tcase, one_a_group);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite, CK_NOFORK);
 }

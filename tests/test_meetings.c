@@ -4,6 +4,7 @@
  * One program is run in both modes, with 1 and 3 threads and several interleavings; what it computes, and what is
  * recorded of it, goes into digests that must agree. */
 #include "tests/support/ranks.h"
+#include "tests/support/run_suite.h"
 
 #include "collectives/communicator_state.h"
 #include "collectives/pattern.h"
@@ -556,10 +557,5 @@ int main(void)
     tcase_add_loop_test(tcase, wrong_programs, 0, WRONGS);
     tcase_add_test(tcase, one_by_messages);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite, CK_NOFORK);
 }

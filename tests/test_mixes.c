@@ -14,6 +14,7 @@
 #include "model/loss_convention.h"
 #include "scenarios/result.h"
 #include "sim/random.h"
+#include "tests/support/run_suite.h"
 
 static int first_case, cases = 500;
 static uint8_t text[1 << 16];
@@ -256,10 +257,5 @@ int main(int argc, char **argv)
     tcase_set_timeout(tcase, 7200);
     tcase_add_test(tcase, no_mix_raises_anything);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_suite(suite, CK_NOFORK);
 }

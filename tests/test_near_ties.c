@@ -11,6 +11,7 @@
 #include "model/loss_convention.h"
 #include "scenarios/result.h"
 #include "scenarios/routing_follow.h"
+#include "tests/support/run_suite.h"
 
 static char path[1024];
 static int64_t counted;
@@ -187,10 +188,5 @@ int main(int argc, char **argv)
     tcase_add_loop_test(tcase, reference_is_not_mended, 1, 1 + seeds / 4);
     tcase_add_test(tcase, margin_decides);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite, CK_NOFORK);
 }

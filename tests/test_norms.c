@@ -2,6 +2,7 @@
  * two of norms 10 and sqrt(20) have together 10.954, the root of the sum of their squares; their mean, 7.236, is what a
  * framework clipped with that averaged the ranks' norms instead (DeepSpeed #8475). */
 #include "tests/support/ranks.h"
+#include "tests/support/run_suite.h"
 
 static double global[2], mean[2];
 
@@ -38,10 +39,5 @@ int main(void)
     TCase *tcase = tcase_create("norms");
     tcase_add_test(tcase, root_of_the_sum_and_mean_of_roots);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite, CK_NOFORK);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tests/small_run.h"
+#include "tests/support/run_suite.h"
 
 /* 2 stages of 2 and 1 layers, 3 shards, 5 micro-batches. */
 static struct run_config config_of(int seed)
@@ -60,10 +61,5 @@ int main(int argc, char **argv)
     tcase_add_loop_test(tcase, healthy_is_silent, 1, seeds + 1);
     tcase_add_loop_test(tcase, fault_is_named, 1, seeds + 1);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite, CK_NOFORK);
 }

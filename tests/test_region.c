@@ -7,6 +7,7 @@
 #include "sim/random.h"
 #include "sim/region.h"
 #include "sim/sanitizer.h"
+#include "tests/support/run_suite.h"
 
 struct held { uint64_t *at; size_t bytes; uint64_t id; };
 
@@ -123,10 +124,5 @@ int main(void)
     tcase_add_loop_test(blocks, blocks_are_apart, 0, 4);
     tcase_add_test(blocks, threads_are_apart);
     suite_add_tcase(suite, blocks);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed > 0;
+    return run_suite(suite, CK_NOFORK);
 }

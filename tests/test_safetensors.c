@@ -11,6 +11,7 @@
 #include "model/safetensors.h"
 #include "model/transformer.h"
 #include "sim/arena.h"
+#include "tests/support/run_suite.h"
 
 static char directory[256];
 
@@ -464,10 +465,5 @@ int main(void)
     tcase_add_test(values, test_initial_norms_and_biases);
     suite_add_tcase(suite, files);
     suite_add_tcase(suite, values);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite, CK_NOFORK);
 }

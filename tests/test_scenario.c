@@ -6,6 +6,7 @@
 #include "model/train.h"
 #include "scenarios/corpus.h"
 #include "support/scenario_files.h"
+#include "tests/support/run_suite.h"
 
 /* ---- refusals: text, line, column, path, words ---- */
 
@@ -511,10 +512,5 @@ int main(int argc, char **argv)
     tcase_add_test(tcase, expectation);
     tcase_add_test(tcase, no_effect_on_values);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite, CK_NOFORK);
 }

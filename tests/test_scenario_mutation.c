@@ -4,6 +4,7 @@
 
 #include "sim/random.h"
 #include "support/scenario_files.h"
+#include "tests/support/run_suite.h"
 
 static const char rich[] =
     "{\"hpsim\":1,\"name\":\"r\\u00e9ch\",\"seed\":7,\"workload\":\"train\",\n\"model\":{\"arch\":\"gpt\",\"layers\":7,\"dim\":24,\"heads\":3,"
@@ -96,10 +97,5 @@ int main(void)
     tcase_add_test(tcase, mutated_files);
     tcase_add_test(tcase, mutated_options);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite, CK_NOFORK);
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "model/schedule.h"
+#include "tests/support/run_suite.h"
 
 enum { PP_MAX = 9, M_MAX = 12 };
 
@@ -118,10 +119,5 @@ int main(void)
     tcase_add_test(tcase, every_schedule_holds);
     tcase_add_test(tcase, both_sending_first_stops);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_suite(suite, CK_NOFORK);
 }

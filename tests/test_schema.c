@@ -5,6 +5,7 @@
 
 #include "scenarios/keys.h"
 #include "support/scenario_files.h"
+#include "tests/support/run_suite.h"
 
 static cJSON *schema;
 
@@ -336,10 +337,5 @@ int main(void)
     tcase_add_test(tcase, example_values);
     tcase_add_test(tcase, looked_up);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite, CK_NOFORK);
 }

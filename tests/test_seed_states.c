@@ -10,6 +10,7 @@
 #include "scenarios/experiment.h"
 #include "model/loss_convention.h"
 #include "tests/support/scenario_files.h"
+#include "tests/support/run_suite.h"
 
 enum { RANKS = 8, VALUES = 64 };
 static const char *root;
@@ -271,9 +272,5 @@ int main(int argc, char **argv)
     tcase_add_loop_test(tests, each_state_is_the_programs, 0, STATES);
     tcase_add_test(tests, router_without_its_sum);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite, CK_FORK_GETENV);
 }

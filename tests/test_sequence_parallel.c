@@ -16,6 +16,7 @@
 #include "scenarios/experiment.h"
 #include "scenarios/fault.h"
 #include "scenarios/result.h"
+#include "tests/support/run_suite.h"
 
 static uint8_t text[1 << 16];
 static int64_t text_bytes;
@@ -234,10 +235,5 @@ int main(int argc, char **argv)
     tcase_add_test(tcase, stages_send_slices_and_hold_less);
     tcase_add_test(tcase, norms_of_heads_are_summed);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_suite(suite, CK_NOFORK);
 }

@@ -1,5 +1,6 @@
 /* test_transfers: point to point, ring shifts, barriers, and what all of them cost. */
 #include "tests/support/ranks.h"
+#include "tests/support/run_suite.h"
 
 #include <stdatomic.h>
 
@@ -212,10 +213,5 @@ int main(void)
     tcase_add_loop_test(tcase, ring_shifts, 1, 6);
     tcase_add_loop_test(tcase, traffic_is_what_algorithms_cost, 0, 2);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite, CK_NOFORK);
 }

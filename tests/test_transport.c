@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tests/machine_helper.h"
+#include "tests/support/run_suite.h"
 
 /* ---- transport ---- */
 
@@ -264,10 +265,5 @@ int main(void)
     tcase_add_test(cases, test_liveness_cycles);
     tcase_add_test(cases, test_liveness_drops_all);
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? 0 : 1;
+    return run_suite(suite, CK_NOFORK);
 }

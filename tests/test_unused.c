@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "tests/small_run.h"
+#include "tests/support/run_suite.h"
 
 enum { LAYOUTS = 9 };
 static const struct { int pp, replicate, shard, zero, buckets; } layouts[LAYOUTS] = {
@@ -304,9 +305,5 @@ int main(void)
     tcase_add_test(tcase, forward_and_backward);
     tcase_add_loop_test(tcase, place_is_found, 0, (int)(sizeof cases / sizeof cases[0]));
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return run_suite(suite, CK_FORK_GETENV);
 }
