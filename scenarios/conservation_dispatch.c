@@ -294,7 +294,7 @@ static void add_rows(const struct source *s, const struct routing_fact *there, i
     for (int64_t i = 0; i < count && read && gave; i++) {
         int64_t row = s->row[own_at + i], slot = s->fact->back[row];
         if (sums->rows_good) {
-            sums->rows_good = expect_row(s, row, &site_ep_dispatch, s->fact->normed[s->fact->from[row]], read[at + i], "what the expert reads") &&
+            sums->rows_good = expect_row(s, row, s->own->everywhere ? &site_moe_dispatch : &site_ep_dispatch, s->fact->normed[s->fact->from[row]], read[at + i], "what the expert reads") &&
                               expect_row(s, row, &site_ep_map, s->fact->weight[slot], d->weight[at + i], "the weight") &&
                               (!s->fact->backward || !s->fact->gate_due || !d->gate ||
                                expect_row(s, row, &site_ep_gate_grad, d->gate[at + i], s->fact->gate_due[slot], "the gradient of the weight"));

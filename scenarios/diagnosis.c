@@ -27,10 +27,12 @@ static bool earlier(const struct finding *a, const struct finding *b)
     return site_key(a->site) < site_key(b->site);
 }
 
-/* A decision that makes calls of a group come in another order: this rank's to reduce, or any member's not to. */
+/* A decision that makes calls of a group come in another order, this rank's to reduce, or any member's not to; or a rank that takes
+ * another's place, which makes them of other sizes. */
 static bool decides(const struct evidence *e, const struct finding *f, const struct finding *mismatch)
 {
     if (step_key(f) != step_key(mismatch)) return false;
+    if (f->site == &site_ep_rank) return true; /* whose experts it has, and so how many of them */
     if (f->site == &site_fsdp_sync_now || f->site == &site_dp_sync_now) return f->place.rank == mismatch->place.rank;
     if (f->site != &site_ddp_ready || f->place.rank < 0 || mismatch->place.rank < 0) return false;
     return e->parallel->rank[f->place.rank].stage == e->parallel->rank[mismatch->place.rank].stage;

@@ -26,9 +26,10 @@ static bool run(const struct scenario *scenario, const struct experiment_options
     config.train.steps = 1;
     /* Which rows lie where in the sum over an expert's ranks, every token's experts decide: in order of ranks at every place. */
     if (config.layout.etp > 2) snprintf(config.layout.all_reduce, sizeof config.layout.all_reduce, "fold");
-    if (!variations_are_exact(&config, options->train.gemm)) config.precision = precision_of(FORMAT_FP64);
-    struct site_plan *plan = scenario_plan(scenario, v->standalone, layout_ranks(&config.layout), error);
     struct train_options train = options->train;
+    if (config.model.moe.experts > 0) train.gemm = "fixed"; /* how many rows an expert has, other tokens decide */
+    if (!variations_are_exact(&config, train.gemm)) config.precision = precision_of(FORMAT_FP64);
+    struct site_plan *plan = scenario_plan(scenario, v->standalone, layout_ranks(&config.layout), error);
     train.look = true;
     train.watch = false;
     train.trace = false;

@@ -34,6 +34,7 @@
 static bool declared_format(const struct run_config *config, const char *purpose, enum format *ret)
 {
     const struct precision *p = &config->precision;
+    enum format activation = precision_activation(p), storage = run_storage(config);
     const struct { const struct site *site; enum format format; } due[] = {
         {&site_fsdp_unshard, p->param},          {&site_pp_send_activation, p->residual},
         {&site_pp_send_grad, p->residual},       {&site_fsdp_reduce_grad, p->reduce},
@@ -43,6 +44,16 @@ static bool declared_format(const struct run_config *config, const char *purpose
         {&site_loss_report_reduce, FORMAT_FP64}, {&site_loss_report_broadcast, loss_convention_of(config)->logged_format},
         {&site_clip_norm_reduce, FORMAT_FP64},   {&site_amp_found_inf_reduce, FORMAT_FP64},
         {&site_ep_count_reduce, FORMAT_FP64},    {&site_sp_grad_reduce, p->reduce},
+        {&site_ep_counts, FORMAT_FP64},          {&site_ep_map, FORMAT_FP64},
+        {&site_etp_counts, FORMAT_FP64},         {&site_sp_aux_count_reduce, FORMAT_FP64},
+        {&site_ep_dispatch, activation},         {&site_ep_combine, activation},
+        {&site_ep_combine_grad, activation},     {&site_ep_dispatch_grad, activation},
+        {&site_ep_token_gather, activation},     {&site_ep_token_grad_gather, activation},
+        {&site_ep_gate_grad, storage},           {&site_ep_gate_grad_gather, storage},
+        {&site_etp_gather, activation},          {&site_etp_row_reduce, activation},
+        {&site_etp_input_grad_reduce, activation}, {&site_etp_output_grad_gather, activation},
+        {&site_sp_gather, activation},           {&site_sp_gather_again, activation},
+        {&site_sp_output_grad_gather, p->residual},
     };
     for (size_t i = 0; i < sizeof due / sizeof due[0]; i++) {
         if (strcmp(due[i].site->name, purpose) != 0) continue;
