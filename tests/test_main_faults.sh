@@ -17,7 +17,7 @@ for line in $(sed -n 's/^FAULT(\([a-z0-9_]*\).*/\1/p' scenarios/faults.def); do
         continue ;;
     esac
     due=$(sed -n 's/.*\.component = "\([^"]*\)".*/\1/p' "scenarios/faults/$line.c")
-    "$hpsim" scenarios/pp4_fsdp2.json --fault "$fault" --set train.steps=2 --json "$work/r.json" --quiet >/dev/null 2>"$work/err"
+    "$hpsim" scenarios/pp4_fsdp2.json --threads 1 --fault "$fault" --set train.steps=2 --json "$work/r.json" --quiet >/dev/null 2>"$work/err"
     status=$?
     # what has no place there, or changes nothing there, is shown by its own scenario, which the gallery runs
     if grep -q '"outcome": *"\(masked\|not_hit\)"' "$work/r.json" 2>/dev/null; then

@@ -7,7 +7,7 @@ work=$(mktemp -d) || exit 99
 trap 'rm -rf "$work"' EXIT
 failed=0 passed=0
 for file in scenarios/fault_*.json; do
-    if "$hpsim" "$file" --no-faults --quiet >"$work/out" 2>&1 && grep -q '^CONSISTENT' "$work/out"; then
+    if "$hpsim" "$file" --threads 1 --no-faults --quiet >"$work/out" 2>&1 && grep -q '^CONSISTENT' "$work/out"; then
         passed=$((passed + 1))
     else
         echo "$file without its fault:"
