@@ -226,7 +226,6 @@ static void check_sums(const struct evidence *e, struct check_output *output, co
 
 /* ---- gradients of what saw slices ---- */
 
-/* Outside layers the head's norm alone is whole on every rank. */
 /* The call of its layer behind `before` others. */
 static const struct call_record *slice_call(const struct model_config *model, const struct rank_record *rank, int step, int unit, int before, int *ret_count)
 {
