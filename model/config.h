@@ -49,6 +49,7 @@ struct model_config {
     bool causal, rope, bias, tie_embeddings, document_mask;
     bool qk_norm;                           /* RMS norm of each head's query and key */
     double norm_eps, rope_base;             /* 1e-5, 10000 */
+    int window;                             /* a query sees keys less than this many positions away; 0: all */
     double dropout;                         /* of what attention and feed-forward add to the residual stream; 0: none */
     int adapter_rows;                       /* of a matrix beside each layer that not every forward uses; 0: there is none */
     enum adapter_used adapter_used;
@@ -189,8 +190,16 @@ enum fsdp_reduce { FSDP_REDUCE_AVG, FSDP_REDUCE_SUM };
 enum moe_dispatcher { DISPATCH_ALL_TO_ALL, DISPATCH_ALL_GATHER, DISPATCH_REPLICATED };
 /* What runs beside computing. Values do not depend on it; the clock does not know it yet. */
 struct overlap { int tp; /* 0: none, 1: mc2 */ bool forward_backward, all_to_all; };
+/* How a sequence is split over cp ranks, and how keys and values meet queries there: names of model/context's tables. */
+struct context_config {
+    char method[32], layout[32], merge[32]; /* "ring", "zigzag", "sigmoid" */
+    int ulysses;                            /* usp: consecutive cp ranks that split heads */
+    bool tree, overlap, reversed;           /* model/context/context.h */
+};
 struct layout {
-    int pp, dp_replicate, dp_shard, tp;     /* cp is 1 for now and refused otherwise */
+    int pp, dp_replicate, dp_shard, tp;
+    int cp;                                 /* ranks that share each sequence; 1 (or 0): none */
+    struct context_config context;
     int ep, etp;                            /* 0 or 1: every rank has all experts; none is split. etp is 1 or tp */
     bool experts_over_tp;                   /* expert-parallel groups span the tp ranks too */
     enum moe_dispatcher dispatcher;

@@ -125,6 +125,10 @@ struct tensor_fact {
     uint64_t digest[2];
     double terms_norm;                     /* GRADIENT: || sum of |terms| || estimate for what is zero in exact arithmetic; 0 if not known */
 };
+/* What a context-parallel member's attention consumed, by the ledgers that move with the numbers. times[c]: how often member c's
+ * block of keys and values is in this member's output; backward: in its dq, and gradient_times[c]: how often member c's queries
+ * are in its own dk and dv. others: what is there of another step, micro-batch or layer. One fact for all sequences of a micro-batch. */
+struct consumption_fact { int step, microbatch, unit; bool backward; int size, me; const int32_t *times, *gradient_times /* [size]; NULL forward */; int32_t others; };
 /* Memory that was not meant to be read, or numbers that are not finite. */
 struct poison_fact { int step, microbatch, unit; const struct site *site; const char *what; };
 
@@ -156,6 +160,7 @@ struct rank_record {
     RECORD_VECTOR(struct update_fact) updates;
     RECORD_VECTOR(struct tensor_fact) tensors;
     RECORD_VECTOR(struct poison_fact) poisons;
+    RECORD_VECTOR(struct consumption_fact) consumptions;
     RECORD_VECTOR(struct routing_fact) routings;
     RECORD_VECTOR(struct balance_fact) balances;
     int64_t routing_left;                  /* numbers that routing facts may still take */
