@@ -12,7 +12,7 @@
 static bool is_used(const struct program *p, const struct microbatch *mb, int sequence)
 {
     const struct run_config *config = p->run->config;
-    int cell = loss_cut_cell(config, mb->first_sequence + sequence), microbatches = loss_cut_of(config).microbatches;
+    int cell = loss_cut_batch(config, mb->first_sequence + sequence), microbatches = loss_cut_of(config).microbatches;
     return model_uses_adapter(&config->model, cell / microbatches, cell % microbatches);
 }
 

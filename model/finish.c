@@ -28,7 +28,7 @@ void step_begin(struct program *p)
         p->units[i].ready_microbatch = -1; /* micro-batch 0 of the step before is not this one's */
         unit_zero_gradient(&p->units[i], &p->context, program_where(p, -1, p->units[i].index));
     }
-    p->numbers = (struct factor_numbers){.M = layout->microbatches, .D = p->context.data_ranks, .P = layout->pp, .C = 1,
+    p->numbers = (struct factor_numbers){.M = layout->microbatches, .D = p->context.data_ranks, .P = layout->pp, .C = layout_cp(layout),
         .T = layout->tp, .E = layout_ep(layout), .A = layout->reduce_op == FSDP_REDUCE_AVG ? p->context.data_ranks : 1,
         .D_shard = layout->dp_shard, .D_replicate = layout->dp_replicate};
     if (!p->is_last) return;
