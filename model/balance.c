@@ -82,7 +82,7 @@ static void find_members(struct program *p, struct microbatch *mb)
             members[c * tp + t] = positions;
             for (int i = 0; i < per; i++) {
                 for (int32_t k = 0; k < of_cp; k++) whole[k] = k;
-                if (p->context_layout) p->context_layout->positions(seq, cp, c, mb->whole_documents + (int64_t)i * seq, whole);
+                if (p->context_layout) p->context_layout->positions(seq, cp, c, config->model.document_mask ? mb->whole_documents + (int64_t)i * seq : NULL, whole);
                 memcpy(positions + i * each, whole + t * each, (size_t)each * sizeof *positions);
             }
         }

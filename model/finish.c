@@ -14,6 +14,22 @@ static enum format storage_of(const struct program *p)
     return p->run->ops->storage;
 }
 
+/* Of the sequences, with context parallelism of what this rank has of them. */
+static struct data_counts count_own(const struct program *p, int64_t first, int64_t count)
+{
+    const struct data *data = &p->run->data;
+    const uint16_t *members = p->run->record->members;
+    struct data_counts counts = {0};
+    if (!p->context_layout) return data_count(data, first, count);
+    for (int64_t t = first * data->seq; t < (first + count) * data->seq; t++) {
+        if (members[t] != p->record->cp) continue;
+        counts.valid += data->targets[t] != TARGET_IGNORED;
+        counts.unshifted += data->documents[t] != DOCUMENT_PADDING;
+        counts.positions++;
+    }
+    return counts;
+}
+
 /* N: valid targets of the step over all data ranks. Each rank counts its own micro-batches as it will draw
  * them; the last stage, which has the loss, sums over the data group. Where the convention has no use for it there is
  * no such sum: the letters come from the data. */
@@ -32,8 +48,7 @@ void step_begin(struct program *p)
         .T = layout->tp, .E = layout_ep(layout), .A = layout->reduce_op == FSDP_REDUCE_AVG ? p->context.data_ranks : 1,
         .D_shard = layout->dp_shard, .D_replicate = layout->dp_replicate};
     if (!p->is_last) return;
-    p->counts = data_count(&p->run->data, (int64_t)p->step * config->train.global_batch +
-                           (int64_t)p->data_rank * layout->microbatches * per, (int64_t)layout->microbatches * per);
+    p->counts = count_own(p, (int64_t)p->step * config->train.global_batch + layout_first_sequence(config, p->data_rank, 0), (int64_t)layout->microbatches * per);
     double counts[3] = {(double)p->counts.valid, (double)p->counts.unshifted, (double)p->counts.positions};
     struct comm how = {.site = &site_loss_token_count_reduce, .where = program_where(p, -1, -1)};
     if (loss_convention_counts(loss_convention_of(config))) {

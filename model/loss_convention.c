@@ -107,7 +107,7 @@ static const uint16_t *members_of(const struct run_config *config, const struct 
     for (int64_t s = 0; s < sequences; s++) {
         for (int c = 0; c < cut.cp; c++) {
             int64_t rows = context_layout_rows(layout, seq, cut.cp, c);
-            layout->positions(seq, cut.cp, c, data->documents + s * seq, positions);
+            layout->positions(seq, cut.cp, c, config->model.document_mask ? data->documents + s * seq : NULL, positions);
             for (int64_t i = 0; i < rows; i++) members[s * seq + positions[i]] = (uint16_t)c;
         }
     }

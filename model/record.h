@@ -46,10 +46,10 @@ struct loss_fact {
     double seed;                           /* the number that multiplied every valid token's gradient; of several micro-batches of the cut in one: the first's */
     double backward_loss;                  /* sum of tokens' losses * weights: the scalar that backward was called on */
     double logged;                         /* what S was multiplied by in the printed loss; of the first alike */
-    int64_t token_count;                   /* batch*seq */
+    int64_t token_count;                   /* batch*seq; with cp those that the rank has */
     const double *token_loss;              /* [token_count], sequence by sequence; 0 where ignored */
     const double *token_weight;            /* [token_count]: cotangent really used */
-    const int32_t *positions;              /* [token_count]: of each in its sequence; NULL: all of them, from 0 */
+    const int32_t *token_positions;        /* [token_count]: of each in its sequence; NULL: all of them, from 0 */
 };
 /* Token counts this data rank saw when it made its denominator; last stage. */
 struct count_fact { int step; int64_t valid_local, unshifted_local, positions_local; double valid_global; /* after loss.token_count_reduce */ };

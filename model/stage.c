@@ -110,7 +110,7 @@ static struct layer_context layer_context(struct program *p, struct microbatch *
     const struct run_config *config = p->run->config;
     return (struct layer_context){.model = &config->model, .ops = p->run->ops, .precision = &config->precision, .seq = p->seq,
         .batch = layout_sequences_per_microbatch(config), .sequence_chunks = config->train.sequence_chunks, .positions = mb->positions,
-        .turn_positions = mb->turn_positions, .cp = p->context_layout ? &p->context_parallel : NULL, .whole_seq = config->model.seq, .slice_positions = mb->slice_positions,
+        .turn_positions = mb->turn_positions, .cp = p->context_layout ? &p->context_parallel : NULL, .whole_seq = config->model.seq,
         .whole_documents = mb->whole_documents, .documents = config->model.document_mask ? mb->documents : NULL, .scratch = p->scratch,
         .tp = config->layout.tp > 1 ? &p->tensor_parallel : NULL, .ep = layout_ep(&config->layout) > 1 || config->layout.etp > 1 ? &p->expert_parallel : NULL, .tensor_whole = config->layout.tensor_whole, .sequence_split = layout_slices_sequences(&config->layout), .plan = p->run->plan, .where = WHERE_NONE, .record = p->record, .watch = p->run->options->watch,
         .recompute = recompute_within(&config->layout.recompute),

@@ -108,7 +108,7 @@ void stage_draw(struct program *p, int microbatch)
         size_t to = (size_t)(i * p->seq), from = (size_t)(drawn[i] * seq);
         if (p->context_layout) memcpy(mb->whole_documents + (size_t)i * (size_t)seq, data->documents + from, whole);
         int32_t *positions = mb->positions + to;
-        place(p, data->documents + from, positions);
+        place(p, config->model.document_mask ? data->documents + from : NULL, positions);
         for (int64_t t = 0; t < p->seq; t++) {
             mb->tokens[to + (size_t)t] = data->tokens[from + (size_t)positions[t]];
             mb->targets[to + (size_t)t] = data->targets[from + (size_t)positions[t]];
