@@ -259,6 +259,12 @@ static inline int layout_sequence_ranks(const struct layout *l) { return layout_
 /* Names of the groups that they make. */
 static inline const char *layout_shard_group(const struct layout *l) { return layout_cp(l) > 1 ? "dp_shard_cp" : "dp_shard"; }
 static inline const char *layout_data_group(const struct layout *l) { return layout_cp(l) > 1 ? "dp_cp" : "dp"; }
+/* Of the ranks that have slices of the same sequences. */
+static inline const char *layout_token_group(const struct layout *l)
+{
+    if (layout_cp(l) == 1) return "tp";
+    return l->sequence_parallel && l->tp > 1 ? "cp_tp" : "cp";
+}
 static inline int layout_ranks(const struct layout *l) { return l->pp * l->dp_replicate * layout_shards(l) * l->tp; }
 /* Does a tp rank have a slice of each sequence between tensor-parallel parts? */
 static inline bool layout_slices_sequences(const struct layout *l) { return l->sequence_parallel && l->tp > 1; }

@@ -56,8 +56,8 @@ static void make_groups(struct program *p)
     if (cp || layout_slices_sequences(layout)) {
         static const char *const slice_axes[] = {"cp", "tp"};
         bool both = cp && layout_slices_sequences(layout);
-        p->tokens = (struct tensor_parallel){p->communicator, both ? communicator_group_over(p->communicator, "cp_tp", slice_axes, 2)
-                                                                   : communicator_group(p->communicator, cp ? "cp" : "tp")};
+        p->tokens = (struct tensor_parallel){p->communicator, both ? communicator_group_over(p->communicator, layout_token_group(layout), slice_axes, 2)
+                                                                   : communicator_group(p->communicator, layout_token_group(layout))};
     }
     if (p->tied_apart && (p->is_first || p->is_last)) {
         int me = rank_id(p->rank), pair[2] = {mesh_rank_at(&p->run->mesh, me, "pp", 0),

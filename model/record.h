@@ -63,8 +63,9 @@ enum sketch_kind {
 };
 /* Values at a site inside a unit's forward, or at its end (layer.forward), of one sequence; with train_options.look.
  * part: which of the site's several tensors; row: a checksum of each position's bits. */
-struct rows_fact { int step, sequence, unit, part, tp /* who has it */; const struct site *site; const uint64_t *row; /* [count] */ int first, count; const int32_t *positions; /* [count]: NULL: first, first + 1, ...: all, or a slice of them */ double value[5]; /* vector_sketch */ const void *values; /* [count, width] of the run's storage; with train_options.keep, of layer.forward; else NULL */ };
-/* Where a tp rank has a slice of the sequence, its sketch with zeros elsewhere: those of all add up to the sequence's. */
+struct rows_fact { int step, sequence, unit, part, cp, tp /* who has it */; const struct site *site; const uint64_t *row; /* [count] */ int first, count; const int32_t *positions; /* [count]: NULL: first, first + 1, ...: all, or a slice of them */ double value[5]; /* vector_sketch */ const void *values; /* [count, width] of the run's storage; with train_options.keep, of layer.forward; else NULL */ };
+static inline int rows_fact_position(const struct rows_fact *fact, int i) { return fact->positions ? fact->positions[i] : fact->first + i; }
+/* Where a tp or cp rank has a slice of the sequence, its sketch with zeros elsewhere: those of all add up to the sequence's. */
 struct sketch_fact { int step, microbatch, sequence /* global index within the step, as due */, unit; enum sketch_kind kind; double value[5]; /* vector_sketch */ bool finite; };
 
 /* Parameter versions a unit computed with: the step whose weights each shard carried (due: all = step). */

@@ -86,7 +86,7 @@ void record_rows(struct program *p, int microbatch, int unit, const struct site 
     int per = layout_sequences_per_microbatch(config), seq = (int)(rows.shape[0] / per);
     size_t row_bytes = (size_t)(rows.shape[1] * format_storage_bytes(rows.storage)), row = (size_t)rows.shape[1];
     for (int i = 0; i < per; i++) {
-        struct rows_fact fact = {.step = p->step, .unit = unit, .part = part, .site = site, .tp = p->record->tp, .count = seq};
+        struct rows_fact fact = {.step = p->step, .unit = unit, .part = part, .site = site, .cp = p->record->cp, .tp = p->record->tp, .count = seq};
         const struct microbatch *mb = &p->microbatches[microbatch];
         bool sliced = seq < p->seq;
         fact.first = sliced ? seq * p->record->tp : 0;

@@ -3,22 +3,45 @@
 
 #include "scenarios/compare.h"
 
-/* One sequence's tokens in the loss of the run that held it. */
+/* One sequence's tokens in the loss of the run that held it, by position; rank: the last stage's, with cp the first of several. */
 struct sequence_loss { const struct loss_fact *fact; int rank; const double *loss, *weight; };
 
-static struct sequence_loss sequence_loss(const struct record *record, int step, int sequence)
+/* From the ranks that have its positions. */
+static bool put_together(const struct record *record, int step, const struct microbatch_place *place, double *loss, double *weight)
 {
     const struct layout *layout = &record->config.layout;
-    int per = layout_sequences_per_microbatch(&record->config), m = layout->microbatches,
-        seq = record->config.model.seq;
-    int data_rank = sequence / (per * m), microbatch = sequence / per % m;
-    const struct rank_record *rank = facts_rank(record, layout->pp - 1, data_rank);
-    struct sequence_loss found = {.fact = rank ? facts_loss(rank, step, microbatch) : NULL,
+    int per = layout_sequences_per_microbatch(&record->config);
+    for (int c = 0; c < layout_cp(layout); c++) {
+        const struct rank_record *rank = facts_rank(record, layout->pp - 1, place->data_rank + c);
+        const struct loss_fact *fact = rank ? facts_loss(rank, step, place->microbatch) : NULL;
+        if (!fact) return false;
+        int64_t rows = fact->token_count / per, first = place->row * rows;
+        for (int64_t t = 0; t < rows; t++) {
+            loss[fact->token_positions[first + t]] = fact->token_loss[first + t];
+            weight[fact->token_positions[first + t]] = fact->token_weight[first + t];
+        }
+    }
+    return true;
+}
+
+static struct sequence_loss sequence_loss(const struct record *record, int step, int sequence, struct arena *arena)
+{
+    const struct layout *layout = &record->config.layout;
+    struct microbatch_place place = facts_place_of(record, sequence);
+    size_t seq = (size_t)record->config.model.seq;
+    const struct rank_record *rank = facts_rank(record, layout->pp - 1, place.data_rank);
+    struct sequence_loss found = {.fact = rank ? facts_loss(rank, step, place.microbatch) : NULL,
                                   .rank = rank ? rank->rank : -1};
-    if (!found.fact || !facts_sample_is_due(record, step, data_rank, microbatch))
+    if (!found.fact || !facts_sample_is_due(record, step, place.data_rank, place.microbatch))
         return (struct sequence_loss){.rank = -1};
-    found.loss = found.fact->token_loss + (size_t)(sequence % per) * (size_t)seq;
-    found.weight = found.fact->token_weight + (size_t)(sequence % per) * (size_t)seq;
+    if (layout_cp(layout) > 1) {
+        double *loss = arena_zalloc(arena, seq * sizeof *loss), *weight = arena_zalloc(arena, seq * sizeof *weight);
+        found.loss = loss;
+        found.weight = weight;
+        return put_together(record, step, &place, loss, weight) ? found : (struct sequence_loss){.rank = -1};
+    }
+    found.loss = found.fact->token_loss + (size_t)place.row * seq;
+    found.weight = found.fact->token_weight + (size_t)place.row * seq;
     return found;
 }
 
@@ -72,8 +95,9 @@ static void compare_token_losses(struct comparison *c, struct difference *d, con
 
 static void compare_sequence(struct comparison *c, const struct sketch_table *standalone, int step, int sequence)
 {
-    struct sequence_loss a = sequence_loss(c->parallel, step, sequence),
-                         b = sequence_loss(c->standalone, step, sequence);
+    struct arena_mark mark = arena_mark(c->arena);
+    struct sequence_loss a = sequence_loss(c->parallel, step, sequence, c->arena),
+                         b = sequence_loss(c->standalone, step, sequence, c->arena);
     if (!a.fact || !b.fact) return;
     double factor = weight_ratio(c, &a, &b), grown = (double)c->parallel->config.model.dim * (step + 1) * (step + 1);
     for (int unit = 0; unit < c->units; unit++) {
@@ -89,6 +113,7 @@ static void compare_sequence(struct comparison *c, const struct sketch_table *st
     }
     size_t head = ((size_t)step * (size_t)c->units + (size_t)(c->units - 1)) * (size_t)c->sequences + (size_t)sequence;
     if (!c->forward[head].known) compare_token_losses(c, &c->forward[head], &a, &b, grown * c->units);
+    arena_release(c->arena, mark);
 }
 
 void compare_activations(struct comparison *c)

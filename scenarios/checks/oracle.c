@@ -77,8 +77,7 @@ static void find_forward(const struct evidence *e, struct check_output *output, 
                 continue;
             }
             caused = true;
-            int per = layout_sequences_per_microbatch(&e->parallel->config);
-            int microbatch = sequence / per % e->parallel->config.layout.microbatches;
+            int microbatch = facts_place_of(e->parallel, sequence).microbatch;
             bool labels = unit == c->units - 1 && reads_other_targets(e, step, d->rank, microbatch);
             struct finding finding =
                 finding_new(labels ? &site_labels : &site_layer_forward, place_at_unit(&e->parallel->config, d->rank, step, microbatch, unit));
@@ -106,8 +105,7 @@ static void find_backward(const struct evidence *e, struct check_output *output,
         for (int sequence = 0; sequence < c->sequences; sequence++) {
             const struct difference *d = comparison_backward(c, step, unit, sequence);
             if (!judge(c, output, d) || !oracle_backward_inputs_agree(c, step, unit, sequence)) continue;
-            int per = layout_sequences_per_microbatch(&e->parallel->config);
-            int microbatch = sequence / per % e->parallel->config.layout.microbatches;
+            int microbatch = facts_place_of(e->parallel, sequence).microbatch;
             struct finding finding =
                 finding_new(&site_layer_backward, place_at_unit(&e->parallel->config, d->rank, step, microbatch, unit));
             char name[32];

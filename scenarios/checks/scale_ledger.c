@@ -211,7 +211,7 @@ static void check_auxiliary(const struct evidence *e, struct check_output *outpu
     const struct scale_fact *scale = facts_scale(rank, fact->step);
     (void)padding;
     for (int c = 0; fact->backward && fact->aux_scale && c < fact->cells; c++) {
-        int64_t sequence = fact->first_sequence + fact->cell_first[c] / record->config.model.seq;
+        int64_t sequence = routing_sequence(record, rank, fact, fact->cell_first[c]);
         double due = loss_auxiliary_seed(record, fact->step, loss_cut_batch(&record->config, sequence)) * (scale ? scale->scale : 1), got = fact->aux_scale[c];
         if (got == 0 && !facts_finished(record)) continue; /* it may not have come to it */
         check_value(output, fabs(got / due - 1), limit);
