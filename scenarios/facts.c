@@ -1,6 +1,7 @@
 /* facts: look-ups. Records of one rank are in the order of its program, so the first match is the fact. */
 #include "scenarios/facts.h"
 
+#include "model/context/context.h"
 #include "model/params.h"
 
 #include <math.h>
@@ -387,6 +388,13 @@ struct microbatch_place facts_place_of(const struct record *record, int sequence
     const struct layout *layout = &record->config.layout;
     int per = layout_sequences_per_microbatch(&record->config);
     return (struct microbatch_place){sequence / (per * layout->microbatches) * layout_cp(layout), sequence / per % layout->microbatches, sequence % per};
+}
+
+int64_t facts_rows_due(const struct run_config *config, int cp)
+{
+    const struct layout *layout = &config->layout;
+    if (layout_cp(layout) == 1) return config->model.seq;
+    return context_layout_rows(context_layout_find(layout->context.layout), config->model.seq, layout->cp, cp);
 }
 
 int64_t facts_positions_due(const struct record *record, const struct rank_record *rank, int64_t sequence, bool slice, int32_t *ret)

@@ -85,6 +85,8 @@ bool facts_divisors_are_due(const struct record *record, const struct rank_recor
 /* The micro-batch that holds a sequence of a step, and the first of the data ranks (with cp: of several) that hold it between them. */
 struct microbatch_place { int data_rank, microbatch, row /* which of its sequences */; };
 struct microbatch_place facts_place_of(const struct record *record, int sequence);
+/* Rows of each sequence that a cp rank has. */
+int64_t facts_rows_due(const struct run_config *config, int cp);
 /* Positions of a sequence (counted over all steps) that are due to a rank, ascending, into ret [seq]; slice: to its slice over tp,
  * where there is one. Returns how many. From the data. */
 int64_t facts_positions_due(const struct record *record, const struct rank_record *rank, int64_t sequence, bool slice, int32_t *ret);

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/context/context.h"
 #include "model/data.h"
 #include "scenarios/facts.h"
 
@@ -15,9 +14,7 @@
 static int64_t rows_of(const struct record *record, const struct rank_record *rank)
 {
     const struct layout *layout = &record->config.layout;
-    int64_t seq = record->config.model.seq, tp = layout_slices_sequences(layout) ? layout->tp : 1;
-    if (layout_cp(layout) > 1) seq = context_layout_rows(context_layout_find(layout->context.layout), seq, layout->cp, rank->cp);
-    return seq / tp;
+    return facts_rows_due(&record->config, rank->cp) / (layout_slices_sequences(layout) ? layout->tp : 1);
 }
 
 static bool is_cut(const struct record *record)
