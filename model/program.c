@@ -78,7 +78,7 @@ static void make_context(struct program *p)
     p->seq = context_layout_rows(p->context_layout, seq, cp, p->record->cp);
     p->context_parallel = (struct context_parallel){.communicator = p->communicator, .group = communicator_group(p->communicator, "cp"),
         .method = context_method_find(context->method), .layout = p->context_layout, .merge = context_merge_find(context->merge),
-        .tree = context->tree, .overlap = context->overlap, .reversed = context->reversed};
+        .tree = context->tree, .overlap = context->overlap, .reversed = context->reversed, .ledgers = context_ledgers_new()};
     ASSERT(p->context_layout && p->context_parallel.method && p->context_parallel.merge);
     if (strcmp(context->method, "usp") != 0) return;
     int me = p->record->cp, *ranks = arena_alloc(rank_arena(p->rank, ARENA_RUN), (size_t)cp * sizeof *ranks);
@@ -210,6 +210,7 @@ void program_free(struct program *p)
     for (int i = 0; i < p->arena_pool_count; i++) arena_free(p->arena_pool[i]);
     arena_free(p->scratch);
     ledger_done(&p->middle_ledger);
+    context_ledgers_free(p->context_parallel.ledgers);
     action_list_free(&p->actions);
     free(p->sends);
 }

@@ -112,7 +112,7 @@ static struct layer_context layer_context(struct program *p, struct microbatch *
         .batch = layout_sequences_per_microbatch(config), .sequence_chunks = config->train.sequence_chunks, .positions = mb->positions,
         .turn_positions = mb->turn_positions, .cp = p->context_layout ? &p->context_parallel : NULL, .whole_seq = config->model.seq,
         .whole_documents = mb->whole_documents, .documents = config->model.document_mask ? mb->documents : NULL, .scratch = p->scratch,
-        .tp = config->layout.tp > 1 ? &p->tensor_parallel : NULL, .ep = layout_ep(&config->layout) > 1 || config->layout.etp > 1 ? &p->expert_parallel : NULL, .tensor_whole = config->layout.tensor_whole, .sequence_split = layout_slices_sequences(&config->layout), .plan = p->run->plan, .where = WHERE_NONE, .record = p->record, .watch = p->run->options->watch,
+        .tp = config->layout.tp > 1 ? &p->tensor_parallel : NULL, .ep = layout_ep(&config->layout) > 1 || config->layout.etp > 1 ? &p->expert_parallel : NULL, .tensor_whole = config->layout.tensor_whole, .sequence_split = layout_slices_sequences(&config->layout), .plan = p->run->plan, .where = WHERE_NONE, .record = p->record, .watch = p->run->options->watch, .numbers = &p->numbers,
         .recompute = recompute_within(&config->layout.recompute),
         .dropout = {.seed = config->seed, .step = p->step, .first_sequence = mb->first_sequence,
                     .of_rank_0 = mb->first_sequence - layout_first_sequence(config, p->data_rank, 0),

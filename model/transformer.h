@@ -19,6 +19,7 @@
 
 struct rank_record;
 struct context_parallel;
+struct factor_numbers;
 
 /* ---- parameters: the list of each unit, in a fixed order ----
  * A layer's are those of its blocks, one block after the other (model/layers.def); a block numbers its own from 0. */
@@ -118,6 +119,7 @@ struct layer_context {                    /* what is the same for all layers of 
     /* Where the values inside a block are looked at: rows of [T, width] at a site; part: which of the site's several
      * tensors. NULL: nobody looks. */
     void (*note)(void *owner, const struct site *site, int part, struct tensor rows); void *note_owner;
+    const struct factor_numbers *numbers; /* of the run, for factors; may be NULL */
     const struct router_run *router;      /* of the layer that runs (model/routing.h); may be NULL */
 };
 

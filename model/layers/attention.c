@@ -82,26 +82,35 @@ static struct attention_view mask_view(const struct layer_context *context)
                                    .causal = decision_site(context->plan, &site_attention_mask, context->where, due, due)};
 }
 
+/* Memory for what stays until the backward. What a fault makes late is put there later still, in the same step. */
+static struct arena *kept_in(const struct layer_context *context, struct arena *arena)
+{
+    if (context->plan) return rank_arena(communicator_rank(context->cp->communicator), ARENA_STEP);
+    return arena == context->scratch ? NULL : arena;
+}
+
 /* The same among the rows of all members of cp. */
-static struct context_call call_of(const struct layer_context *context, const struct attention *attention, const struct attention_view *seen)
+static struct context_call call_of(const struct layer_context *context, const struct attention *attention, const struct attention_view *seen, struct arena *arena)
 {
     int heads = attention->heads, kv_heads = attention->kv_heads;
     return (struct context_call){.cp = context->cp, .ops = context->ops, .activation = precision_activation(context->precision), .softmax = context->precision->softmax,
         .batch = context->batch, .seq = context->whole_seq, .heads = heads, .kv_heads = kv_heads, .head_dim = context->model->head_dim,
         .causal = seen->causal, .window = seen->window, .documents = context->documents ? context->whole_documents : NULL,
         .plan = context->plan, .where = context->where, .unit = context->layer + 1, .record = context->record, .scratch = context->scratch,
+        .kept = kept_in(context, arena), .saved = attention->context_saved, .numbers = context->numbers,
         .q = heads_4d(context, attention->q, heads), .k = heads_4d(context, attention->k, kv_heads), .v = heads_4d(context, attention->v, kv_heads),
         .out = heads_4d(context, attention->out, heads), .lse = attention->lse};
 }
 
 /* out and lse. */
-static void meet(const struct layer_context *context, struct attention *attention)
+static void meet(const struct layer_context *context, struct attention *attention, struct arena *arena)
 {
     int heads = attention->heads, kv_heads = attention->kv_heads;
     struct attention_view seen = mask_view(context);
     if (context->cp) {
-        struct context_call call = call_of(context, attention, &seen);
+        struct context_call call = call_of(context, attention, &seen, arena);
         context_forward(&call);
+        attention->context_saved = call.saved;
         return;
     }
     context->ops->attention_forward(heads_4d(context, attention->out, heads), attention->lse,
@@ -114,7 +123,7 @@ static void meet_backward(const struct layer_context *context, const struct atte
     int heads = attention->heads, kv_heads = attention->kv_heads;
     struct attention_view seen = mask_view(context);
     if (context->cp) {
-        struct context_call call = call_of(context, attention, &seen);
+        struct context_call call = call_of(context, attention, &seen, context->scratch);
         call.d_out = heads_4d(context, d_out, heads);
         call.dq = heads_4d(context, dq, heads);
         call.dk = heads_4d(context, dk, kv_heads);
@@ -144,7 +153,7 @@ void attention_core(const struct layer_context *context, struct attention *atten
     struct tensor lse = layer_vector_alloc(context, layer_rows(context) * heads, arena);
     attention->lse = tensor_3d(lse.data, lse.storage, context->batch, heads, context->seq);
     struct arena_mark mark = arena_mark(context->scratch);
-    meet(context, attention);
+    meet(context, attention, arena);
     arena_release(context->scratch, mark);
     tensor_round(attention->out, precision_activation(context->precision));
     layer_note(context, &site_attention_mask, 0, attention->out);
