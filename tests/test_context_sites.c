@@ -85,6 +85,8 @@ static const struct wrong wrongs[] = {
     {.site = "cp.delta", .deviation = "never", .method = "ulysses", .layout = "zigzag", .changes = "qk"},
     {.site = "cp.dq_step", .deviation = "never", .method = "ring", .layout = "zigzag", .hop = 3, .rank = -1, .changes = "q"},
     {.site = "cp.dkv_step", .deviation = "never", .method = "ring", .layout = "zigzag", .hop = 3, .rank = -1, .changes = "kv"},
+    {.site = "cp.dq", .deviation = "round", .text = "bf16", .method = "ring", .layout = "zigzag", .changes = "q"},
+    {.site = "cp.grad_unpack", .deviation = "never", .method = "ring", .layout = "zigzag", .hop = 4, .rank = -1, .changes = "kv"},
     {.site = "cp.dkv_direction", .deviation = "never", .method = "ring", .layout = "zigzag", .seq = 40, .changes = "kv"},
     {.site = "cp.dkv_home", .deviation = "never", .method = "ring", .layout = "zigzag", .seq = 40, .changes = "kv"},
     {.site = "cp.dkv_home", .deviation = "never", .method = "ring", .layout = "zigzag", .reversed = true, .changes = "kv"},
