@@ -167,7 +167,8 @@ static struct context_block block_of(const struct ring *ring, const struct pair 
     }
     *ret_joint = false;
     if (job->joint.count == 0) return block;
-    bool first = job->size == 1 || context_decides(call, &site_cp_joint_step, block.hop, true), once = job->size == 1 || context_decides(call, &site_cp_joint_once, block.hop, true);
+    bool first = job->size == 1 || context_decides(call, &site_cp_joint_step, block.hop, true);
+    bool once = job->size == 1 || context_decides(call, &site_cp_joint_once, block.hop, true);
     *ret_joint = !once || block.hop == (first ? 0 : job->size - 1);
     return block;
 }
