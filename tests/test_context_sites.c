@@ -45,6 +45,9 @@ static const struct wrong wrongs[] = {
     {.site = "cp.kv_hop", .deviation = "late", .method = "ring", .layout = "zigzag", .hop = 3, .rank = -1, .changes = "oqk"}, /* values: dv does without them */
     {.site = "cp.kv_hop", .deviation = "late", .method = "ring", .layout = "zigzag", .hop = 2, .rank = -1, .changes = "n"}, /* the next hop's start waits */
     {.site = "cp.kv_hop", .deviation = "late", .method = "ring", .layout = "zigzag", .hop = 2, .rank = -1, .changes = "oqk", .waits = true}, /* without overlap it does not */
+    {.site = "cp.kv_hop", .deviation = "torn", .method = "ring", .layout = "zigzag", .hop = 3, .rank = -1, .changes = "oqk"},
+    {.site = "cp.kv_hop", .deviation = "free-source", .method = "ring", .layout = "zigzag", .hop = 1, .rank = 2, .changes = "oqkv"},
+    {.site = "cp.kv_hop", .deviation = "swap-order", .method = "ring", .layout = "zigzag", .hop = 1, .rank = 2, .changes = "oqkv"},
     {.site = "cp.kv_hop", .deviation = "wrong-peer", .method = "ring", .layout = "contiguous", .rank = 2, .hop = -1, .changes = "?"},
     {.site = "cp.unpack", .deviation = "never", .method = "ring", .layout = "striped", .seq = 41, .changes = "oqkv"},
     {.site = "cp.unpack", .deviation = "never", .method = "ring", .layout = "striped", .seq = 40, .changes = "n"}, /* all are as long */
@@ -162,6 +165,47 @@ START_TEST(what_changes)
 }
 END_TEST
 
+/* What may do nothing: what is due already, what needs a step before, a sum, or a call after it. */
+static bool may_do_nothing(const char *deviation)
+{
+    static const char *const names[] = {"always", "stick", "omit", "twice", "per-accumulation-step", "wrong-range", "alias", "swap-calls", "stale", "wrong-slot", "wrong-group",
+                                        "late", "torn", "duplicate", "average-first", "average-twice"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (!strcmp(names[i], deviation)) return true;
+    }
+    return false;
+}
+
+/* Every deviation that a site can have, at each site above: the run ends one way or another, and something is not as it was. */
+START_TEST(every_deviation_does_something)
+{
+    const struct wrong *w = &wrongs[_i];
+    const struct site *site = model_site_find(w->site);
+    if (!strcmp(w->changes, "n")) return;
+    struct trial healthy = trial_of(w, NULL);
+    trial_run(&healthy);
+    int count = site->kind == SITE_COMMUNICATION ? communication_deviation_count() : model_deviation_count();
+    for (int i = 0; i < count; i++) {
+        const struct deviation *d = site->kind == SITE_COMMUNICATION ? communication_deviation(i) : model_deviation(i);
+        if (d->kind != site->kind || (d->needs & site->facets) != d->needs) continue;
+        struct wrong one = *w;
+        one.deviation = d->name;
+        if (site->kind == SITE_COMMUNICATION) one.text = !strcmp(d->name, "wrong-format") ? "bf16" : NULL, one.value = !strcmp(d->name, "scale") ? 1.5 : 0;
+        struct site_plan *plan = plan_of(&one, healthy.size);
+        struct trial t = trial_of(&one, plan);
+        trial_run(&t);
+        bool changed = t.ranks.outcome != MACHINE_FINISHED;
+        for (int which = OUT; which < D_SINKS && !changed; which++) {
+            for (size_t e = 0; e < whole_count(&t, which); e++) changed = changed || !(t.whole[which][e] == healthy.whole[which][e]);
+        }
+        ck_assert_msg(changed || may_do_nothing(d->name), "%s %s (%d, %s) does nothing", w->site, d->name, _i, w->method);
+        trial_done(&t);
+        site_plan_free(plan);
+    }
+    trial_done(&healthy);
+}
+END_TEST
+
 /* A run that watches for faults, but has none of them due, is the healthy one. */
 START_TEST(a_plan_alone_is_nothing)
 {
@@ -228,6 +272,7 @@ int main(void)
     TCase *tests = tcase_create("sites");
     tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, what_changes, 0, WRONGS);
+    tcase_add_loop_test(tests, every_deviation_does_something, 0, WRONGS);
     tcase_add_test(tests, a_plan_alone_is_nothing);
     tcase_add_test(tests, where_it_happens);
     tcase_add_test(tests, every_site_is_here);
