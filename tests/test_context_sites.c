@@ -248,6 +248,50 @@ START_TEST(where_it_happens)
 }
 END_TEST
 
+/* How often member q's output has member c's block, of four, no mask. */
+static int twice_of_neighbour(int q, int c) { return c == (q + 3) % 4 ? 2 : 1; }
+static int own_alone(int q, int c) { return c == q; }
+static int last_alone(int q, int c) { return c == (q + 1) % 4; }
+static int neighbour_for_all(int q, int c) { return c == q ? 1 : c == (q + 3) % 4 ? 3 : 0; }
+static int past_alone(int q, int c) { return c <= q; }
+static int all_once(int q, int c) { (void)q, (void)c; return 1; }
+static int all_but_last(int q, int c) { return c != (q + 1) % 4; }
+static int shifted(int q, int c) { return c == q || c == (q + 2) % 4 ? 1 : c == (q + 3) % 4 ? 2 : 0; }
+
+/* What is done wrong stands in the ledgers, which moved with the numbers. */
+START_TEST(ledgers_say_it)
+{
+    static const struct { struct wrong w; int (*forward)(int, int), (*gradient)(int, int) /* of dk, dv: [owner][member] transposed */; } said[] = {
+        {{.site = "cp.kv_block", .deviation = "never", .hop = 1, .rank = -1}, twice_of_neighbour, all_once},
+        {{.site = "cp.rotate", .deviation = "never"}, own_alone, own_alone},
+        {{.site = "cp.merge", .deviation = "never"}, last_alone, all_once},
+        {{.site = "cp.forward_received", .deviation = "never"}, neighbour_for_all, all_once},
+        {{.site = "cp.skip_guard", .deviation = "never"}, past_alone, past_alone},
+        {{.site = "cp.step", .deviation = "never", .hop = 3, .rank = -1}, all_but_last, all_but_last},
+        {{.site = "cp.dkv_step", .deviation = "never", .hop = 3, .rank = -1}, all_once, all_but_last},
+        {{.site = "cp.forward_received", .deviation = "never", .hop = 2, .rank = -1}, NULL, NULL},
+        {{.site = "cp.merge", .deviation = "never", .tree = true}, NULL, NULL},
+    };
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++)
+        for (int way = 0; way < 2; way++) {
+            struct wrong w = said[i].w;
+            w.method = "ring", w.layout = "striped", w.seq = 40, w.merge = way ? "late" : "max_sum";
+            struct site_plan *plan = plan_of(&w, 4);
+            struct trial t = trial_of(&w, plan);
+            trial_run(&t);
+            ck_assert_int_eq(t.others, 0);
+            for (int q = 0; q < 4; q++)
+                for (int c = 0; c < 4; c++) {
+                    if (said[i].forward) ck_assert_msg(t.times[q][c] == said[i].forward(q, c), "%s: %d has %d %d times", w.site, q, c, t.times[q][c]);
+                    if (said[i].gradient) ck_assert_msg(t.gradient_times[c][q] == said[i].gradient(q, c), "%s: gradient of %d has %d %d times", w.site, c, q, t.gradient_times[c][q]);
+                    if (i == 7) ck_assert_int_eq(t.times[q][c], shifted(q, c));
+                }
+            trial_done(&t);
+            site_plan_free(plan);
+        }
+}
+END_TEST
+
 /* Every site that split attention passes has a line above. Training passes the rest. */
 START_TEST(every_site_is_here)
 {
@@ -275,6 +319,7 @@ int main(void)
     tcase_add_loop_test(tests, every_deviation_does_something, 0, WRONGS);
     tcase_add_test(tests, a_plan_alone_is_nothing);
     tcase_add_test(tests, where_it_happens);
+    tcase_add_test(tests, ledgers_say_it);
     tcase_add_test(tests, every_site_is_here);
     suite_add_tcase(suite, tests);
     return run_suite(suite, CK_NOFORK);
