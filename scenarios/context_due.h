@@ -1,0 +1,17 @@
+/* context_due: which calls context parallelism makes in training, by the layout alone. */
+#ifndef SCENARIOS_CONTEXT_DUE_H
+#define SCENARIOS_CONTEXT_DUE_H
+
+#include "scenarios/call_due.h"
+
+/* Of the whole run, on this rank; -1: no site of it. */
+int64_t context_calls_due(const struct record *record, const struct rank_record *rank, const struct site *site);
+bool context_call_due(const struct run_config *config, const struct site *site, struct call_due *ret);
+/* Where more or fewer follow from a decision on this rank, that decision's site; NULL: none. */
+const struct site *context_calls_decision(const struct record *record, const struct rank_record *rank, const struct site *site);
+
+/* Of the decisions and ranges of context parallelism that fell out other than due in a layer's attention, the first in the dataflow
+ * (on the ranks that took part: as they noted it); NULL: none. ret_rank: who. */
+const struct site *context_decision(const struct record *record, int step, int unit, int *ret_rank);
+
+#endif
