@@ -31,20 +31,19 @@ bool context_is_joint(const struct run_config *config, int64_t position)
     return config->attention.joint_rear ? position >= config->model.seq - joint : position < joint;
 }
 
-int context_holder(const struct run_config *config, const int32_t *documents, int64_t position)
+void context_holders(const struct run_config *config, const int32_t *documents, int *ret)
 {
-    int size = layout_cp(&config->layout), found = -1;
-    if (context_is_joint(config, position)) return -1;
+    int size = layout_cp(&config->layout);
     const struct context_layout *layout = context_layout_find(config->layout.context.layout);
     int64_t joint = config->attention.joint, seq = config->model.seq - joint, shift = config->attention.joint_rear ? 0 : joint;
-    for (int me = 0; me < size && found < 0; me++) {
+    for (int64_t p = 0; p < config->model.seq; p++) ret[p] = -1;
+    for (int me = 0; me < size; me++) {
         int64_t rows = context_layout_rows(layout, seq, size, me);
         int32_t *positions = memory_alloc((size_t)(rows + 1) * sizeof *positions);
         layout->positions(seq, size, me, documents ? documents + shift : NULL, positions);
-        for (int64_t i = 0; i < rows && found < 0; i++) found = positions[i] + shift == position ? me : -1;
+        for (int64_t i = 0; i < rows; i++) ret[shift + positions[i]] = me;
         free(positions);
     }
-    return found;
 }
 
 /* ---- a tensor as rows of heads ---- */

@@ -41,8 +41,8 @@ bool context_comparison_fails(const struct context_comparison *c);
 
 /* Is it a row that all members have? */
 bool context_is_joint(const struct run_config *config, int64_t position);
-/* Which member holds the position of this sequence, by the layout; -1: all (joint). */
-int context_holder(const struct run_config *config, const int32_t *documents, int64_t position);
+/* Which member holds each position of a sequence, by the layout; -1: all (joint). Into ret [seq]. */
+void context_holders(const struct run_config *config, const int32_t *documents, int *ret);
 
 /* How the errors are spread over the members of a group: "constant", "grows with the rank", ... and what that suggests. */
 struct context_shape_of_errors { const char *word, *hint; };
