@@ -10,6 +10,8 @@
 
 const char *const context_tensor_names[CONTEXT_TENSORS] = {"out", "lse", "dq", "dk", "dv", "d_sinks"};
 
+const double context_rtol[CONTEXT_RTOLS] = {0, 1e-3, 5e-3, 2.5e-2};
+
 const struct context_error *context_error_of(const struct context_comparison *c, int rank, enum context_tensor tensor)
 {
     return &c->items[rank * CONTEXT_TENSORS + (int)tensor];
@@ -66,7 +68,7 @@ static const double *at(const struct view *v, int64_t b, int64_t row, int head)
 
 /* ---- norms ---- */
 
-struct norms { double difference, reference, product, own, largest, largest_ref; bool finite; };
+struct norms { double difference, reference, product, own, largest, largest_ref, excess[CONTEXT_RTOLS]; bool finite; };
 
 /* Both -inf (a row that sees nothing) is equality. */
 static void add_number(struct norms *n, double x, double ref)
@@ -76,6 +78,7 @@ static void add_number(struct norms *n, double x, double ref)
     if (!isfinite(d)) n->finite = false;
     if (fabs(d) > n->largest) n->largest = fabs(d);
     if (fabs(ref) > n->largest_ref) n->largest_ref = fabs(ref);
+    for (int i = 0; i < CONTEXT_RTOLS; i++) n->excess[i] = fmax(n->excess[i], fabs(d) - context_rtol[i] * fabs(ref));
     n->difference += d * d;
     n->reference += ref * ref;
     n->product += x * ref;
@@ -89,6 +92,7 @@ static void add_norms(struct norms *to, const struct norms *from)
     to->product += from->product;
     to->own += from->own;
     to->finite = to->finite && from->finite;
+    for (int i = 0; i < CONTEXT_RTOLS; i++) to->excess[i] = fmax(to->excess[i], from->excess[i]);
     to->largest = fmax(to->largest, from->largest);
     to->largest_ref = fmax(to->largest_ref, from->largest_ref);
 }
@@ -162,6 +166,7 @@ static void measure(const struct run_config *config, struct context_error *e, co
     e->known = true;
     e->max_abs = all.finite ? all.largest : INFINITY;
     e->ref_max = all.largest_ref;
+    for (int i = 0; i < CONTEXT_RTOLS; i++) e->excess[i] = all.finite ? all.excess[i] : INFINITY;
     e->rel = rel_of(&all);
     e->cosine = all.own > 0 && all.reference > 0 ? all.product / sqrt(all.own * all.reference) : all.own == all.reference;
     e->worst_row_rel = sqrt(worst_row) / fmax(sqrt(all.reference / (double)rows), 1e-300);

@@ -14,11 +14,14 @@
 enum context_tensor { CONTEXT_OUT, CONTEXT_LSE, CONTEXT_DQ, CONTEXT_DK, CONTEXT_DV, CONTEXT_SINKS, CONTEXT_TENSORS };
 extern const char *const context_tensor_names[CONTEXT_TENSORS];
 
+enum { CONTEXT_RTOLS = 4 };
+extern const double context_rtol[CONTEXT_RTOLS];   /* 0, 1e-3, 5e-3, 2.5e-2 */
 struct context_error {
     bool known;                        /* false: the rank has no such rows, or the tensor was not made */
     double max_abs, rel, limit;
     double ref_max;                    /* largest magnitude of the reference: what a relative tolerance is relative to */
     double cosine;
+    double excess[CONTEXT_RTOLS];                  /* largest |x - ref| - rtol |ref|, rtol of context_rtol: for tolerances as tests elsewhere give them */
     int worst_head; double worst_head_rel, worst_head_limit;
     int64_t worst_sequence, worst_position; double worst_row_rel; /* ||row - ref|| / (||ref|| / sqrt(rows)) */
     double single;                     /* rel of the same rows on one rank at the run's precision; NAN: not made */
