@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "model/context/context.h"
+#include "model/deviations.h"
 #include "model/precision.h"
 #include "sim/assertion.h"
 #include "sim/coroutine.h"
@@ -23,8 +24,10 @@ struct attention_state {
     const struct attention_inputs_data *inputs;
     const struct ops *ops;
     struct record *record;
+    struct factor_numbers numbers;
+    struct attention_program *programs;    /* [ranks]; what they own outlives a rank that is stuck */
 };
-struct attention_program { const char *doing; };
+struct attention_program { const char *doing; struct arena *scratch; struct context_ledgers *ledgers; };
 
 static void describe(const struct rank *rank, char *text, size_t size)
 {
@@ -100,7 +103,8 @@ static struct context_call call_new(const struct attention_state *s, const struc
         .batch = config->attention.batch, .seq = in->seq, .heads = (int)in->heads, .kv_heads = (int)in->kv_heads, .head_dim = (int)in->head_dim,
         .causal = config->model.causal, .window = config->model.window, .documents = in->documents ? in->documents + first * in->seq : NULL,
         .joint = config->attention.joint, .joint_place = config->attention.joint_rear ? JOINT_REAR : JOINT_FRONT,
-        .plan = s->plan, .where = where, .unit = UNIT, .record = record, .scratch = arena_new("scratch", true)};
+        .plan = s->plan, .where = where, .unit = UNIT, .record = record, .numbers = &s->numbers, .kept = rank_arena(rank, ARENA_RUN),
+        .scratch = s->programs[where.rank].scratch};
 }
 
 static void fill_call(const struct attention_state *s, struct context_call *call, const int32_t *positions, int64_t first, int64_t rows, struct arena *arena)
@@ -132,8 +136,8 @@ static void rank_main_of(struct rank *rank, void *argument)
     const struct attention_state *s = argument;
     struct rank_record *record = &s->record->rank[rank_id(rank)];
     struct arena *arena = rank_arena(rank, ARENA_RUN);
-    struct attention_program *program = arena_zalloc(arena, sizeof *program);
-    program->doing = "before its attention";
+    struct attention_program *program = &s->programs[rank_id(rank)];
+    *program = (struct attention_program){"before its attention", arena_new("scratch", true), context_ledgers_new()};
     rank_set_program(rank, program, describe);
     record->communicator = communicator_new(rank, &s->record->mesh);
     const struct layout *layout = &s->config->layout;
@@ -141,7 +145,7 @@ static void rank_main_of(struct rank *rank, void *argument)
     if (layout->all_gather[0]) communicator_set_algorithm(record->communicator, "all_gather", layout->all_gather);
     if (layout->reduce_scatter[0]) communicator_set_algorithm(record->communicator, "reduce_scatter", layout->reduce_scatter);
     if (s->options->watch) communicator_watch(record->communicator);
-    struct context_parallel cp = {.communicator = record->communicator};
+    struct context_parallel cp = {.communicator = record->communicator, .ledgers = program->ledgers};
     open_groups(&cp, s->config, rank);
     struct context_call call = call_new(s, &cp, rank, record);
     int64_t rows = context_rows(&call, cp.group->me), first = (int64_t)record->replicate * call.batch;
@@ -168,7 +172,6 @@ static void rank_main_of(struct rank *rank, void *argument)
     record->time_s = rank_time_s(rank);
     record->busy_s = rank_busy_s(rank);
     record->activation_peak_bytes = record->peak_bytes = (int64_t)arena_used(arena) + (int64_t)arena_peak(call.scratch);
-    arena_free(call.scratch);
 }
 
 /* ---- the record ---- */
@@ -245,7 +248,14 @@ struct record *attention_run(const struct run_config *config, struct site_plan *
         record_free(record);
         return NULL;
     }
+    state.numbers = (struct factor_numbers){.M = 1, .D = config->layout.dp_replicate, .P = 1, .C = layout_cp(&config->layout), .T = 1, .E = 1, .A = 1,
+        .N = 1, .N_all = 1, .N_unshifted = 1, .n = 1, .n_rank = 1, .n_rank_unshifted = 1, .D_shard = 1, .D_replicate = config->layout.dp_replicate};
+    state.programs = arena_zalloc(record->arena, (size_t)record->ranks * sizeof *state.programs);
     record->outcome = machine_run(machine, rank_main_of, &state, error);
+    for (int r = 0; r < record->ranks; r++) {
+        arena_free(state.programs[r].scratch);
+        context_ledgers_free(state.programs[r].ledgers);
+    }
     record->cpu_path = state.ops->cpu_path;
     record->gemm = state.ops->gemm_name;
     record->openblas_core = strcmp(state.ops->gemm_name, "openblas") ? NULL : ops_openblas_core();

@@ -10,8 +10,8 @@ static inline bool check_is_attention(const struct evidence *e) { return e->conf
 void context_oracle(const struct evidence *e, struct check_output *output);      /* context_oracle.c */
 void context_influence(const struct evidence *e, struct check_output *output);   /* context_influence.c */
 void context_calls(const struct evidence *e, struct check_output *output);       /* context_calls.c: communication-count */
-void context_shards(const struct evidence *e, struct check_output *output);      /* context_shards.c: shard-cover */
-void context_rows(const struct evidence *e, struct check_output *output);        /* context_shards.c: row-identity */
+void context_shard_cover(const struct evidence *e, struct check_output *output);      /* context_shards.c: shard-cover */
+void context_row_identity(const struct evidence *e, struct check_output *output);        /* context_shards.c: row-identity */
 void context_poison(const struct evidence *e, struct check_output *output);      /* context_oracle.c */
 
 /* Step 0, layer 0 of a rank: where all of it is. */

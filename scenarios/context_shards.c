@@ -45,7 +45,7 @@ static void cover(const struct evidence *e, struct check_output *output, int gro
     free(count);
 }
 
-void context_shards(const struct evidence *e, struct check_output *output)
+void context_shard_cover(const struct evidence *e, struct check_output *output)
 {
     check_value(output, 0, 0);
     if (!facts_finished(e->parallel)) {
@@ -57,7 +57,7 @@ void context_shards(const struct evidence *e, struct check_output *output)
     }
 }
 
-void context_rows(const struct evidence *e, struct check_output *output)
+void context_row_identity(const struct evidence *e, struct check_output *output)
 {
     int members = layout_cp(&e->config->layout);
     int64_t seq = e->config->model.seq;

@@ -140,7 +140,7 @@ static void check_routed(const struct evidence *e, struct check_output *output, 
 static void run(const struct evidence *e, struct check_output *output)
 {
     if (check_is_attention(e)) {
-        context_rows(e, output);
+        context_row_identity(e, output);
         return;
     }
     const struct record *record = e->parallel;

@@ -83,7 +83,7 @@ static void check_place(const struct evidence *e, struct check_output *output, c
 static void run(const struct evidence *e, struct check_output *output)
 {
     if (check_is_attention(e)) {
-        context_shards(e, output);
+        context_shard_cover(e, output);
         return;
     }
     check_value(output, 0, 0);
