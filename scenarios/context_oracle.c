@@ -43,7 +43,7 @@ static void find_error(const struct evidence *e, struct check_output *output, co
     const struct site *site = !is_forward && backward.word ? backward.site : NULL;
     if (error->imprecise) site = context_site("cp.accumulate");
     struct finding finding = finding_new(site, context_place(e, rank));
-    char wrong[96], where[96] = "", whose[64];
+    char wrong[96], where[96] = "", whose[64], of_head[24] = "";
     finding.expected = 0;
     finding.got = error->rel;
     if (error->worst_position >= 0) snprintf(where, sizeof where, ", worst at position %lld of sequence %lld", (long long)error->worst_position, (long long)error->worst_sequence);
@@ -52,8 +52,11 @@ static void find_error(const struct evidence *e, struct check_output *output, co
     else snprintf(whose, sizeof whose, "group %d's %s of the joint rows, summed,", group, context_tensor_names[tensor]);
     if (error->imprecise) {
         finding_pattern(&finding, "rounded");
-        finding_say(&finding, "%s is off by %.3g, %.2f of the format's roundoff and more than the %.2f that one rounding of right numbers leaves: somewhere results are kept in 16 bits between blocks%s", whose, error->rel,
-                    error->rel / c->roundoff, error->limit / c->roundoff, where);
+        bool head = error->worst_head_rel / error->worst_head_limit > error->rel / error->limit;
+        double rel = head ? error->worst_head_rel : error->rel;
+        if (head) snprintf(of_head, sizeof of_head, " in head %d", error->worst_head);
+        finding_say(&finding, "%s is off by %.3g%s, %.2f of the format's roundoff and more than the %.2f that rounding right numbers leaves: somewhere results are kept in 16 bits between blocks%s", whose, rel, of_head,
+                    rel / c->roundoff, (head ? error->worst_head_limit : error->limit) / c->roundoff, where);
     } else {
         if (site) finding_pattern(&finding, backward.word);
         struct context_shape_of_errors shape = context_error_shape(c, tensor);

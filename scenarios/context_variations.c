@@ -166,10 +166,11 @@ static struct due reference_of(struct work *w, const struct run_config *config, 
         return due;
     }
     size_t rows = (size_t)(in->sequences * in->seq), wide = rows * (size_t)(in->heads * in->head_dim), narrow = rows * (size_t)(in->kv_heads * in->head_dim);
-    size_t lse = rows * (size_t)in->heads, total = 2 * wide + lse + 2 * narrow + (size_t)in->heads + 1;
+    size_t lse = rows * (size_t)in->heads, of_keys = rows * (size_t)in->kv_heads, total = 2 * wide + 2 * lse + 2 * narrow + of_keys + (size_t)in->heads + 1;
     double *at = memory_zalloc(total * sizeof *at);
     due.memory = at;
-    due.results = (struct attention_results){at, at + wide, at + wide + lse, at + 2 * wide + lse, at + 2 * wide + lse + narrow, at + 2 * wide + lse + 2 * narrow};
+    due.results = (struct attention_results){at, at + wide, at + wide + lse, at + 2 * wide + lse, at + 2 * wide + lse + narrow, at + 2 * wide + lse + 2 * narrow,
+                                              at + 2 * wide + lse + 2 * narrow + in->heads, at + 2 * wide + 2 * lse + 2 * narrow + in->heads};
     struct run_config single = attention_single(config);
     attention_reference(&single, ops, in, gradients, &due.results);
     return due;
@@ -369,14 +370,19 @@ static void vary_lse(struct work *w)
 struct member_errors { double dq, dk, dv; int64_t leaks, leak_position; };
 
 /* Errors over the own rows of a rank, against the reference at the positions of rank `as`. */
-static double error_as(const struct work *w, const struct record *record, int rank, int as, const double *mine, const double *due, int64_t width)
+static double error_as(const struct work *w, const struct record *record, int rank, int as, const double *mine, const double *due, const double *terms, int64_t heads)
 {
     const struct attention_part *p = record->rank[rank].attention, *q = record->rank[as].attention;
-    double difference = 0, norm = 0;
+    double difference = 0, norm = 0, largest = 0;
+    int64_t width = heads * w->inputs->head_dim;
     if (p->rows != q->rows) return INFINITY;
     for (int64_t i = 0; i < p->batch * p->rows; i++) {
         int64_t sequence = p->first_sequence + i / p->rows;
         if (context_is_joint(&w->config, q->positions[i])) continue;
+        for (int64_t h = 0; terms && h < heads; h++) {
+            double term = terms[(sequence * w->inputs->seq + q->positions[i]) * heads + h];
+            largest += term * term;
+        }
         for (int64_t j = 0; j < width; j++) {
             double should = due[(sequence * w->inputs->seq + q->positions[i]) * width + j], d = mine[i * width + j] - should;
             difference += d * d;
@@ -384,6 +390,7 @@ static double error_as(const struct work *w, const struct record *record, int ra
         }
     }
     if (!isfinite(difference)) return INFINITY;
+    norm = fmax(norm, largest / 256);
     return difference == 0 ? 0 : norm == 0 ? INFINITY : sqrt(difference / norm);
 }
 
@@ -405,7 +412,7 @@ static void count_leaks(const struct work *w, struct gradient_pass *pass, const 
 static void vary_token(struct work *w, struct gradient_pass *pass)
 {
     const struct attention_inputs_data *in = w->inputs;
-    int64_t wide = in->heads * in->head_dim, narrow = in->kv_heads * in->head_dim, at = (pass->sequence * in->seq + pass->token) * wide;
+    int64_t wide = in->heads * in->head_dim, at = (pass->sequence * in->seq + pass->token) * wide;
     struct attention_inputs_data *changed = attention_inputs_copy(in);
     memset(changed->d_out, 0, (size_t)(in->sequences * in->seq * wide) * sizeof(double));
     memcpy(changed->d_out + at, in->d_out + at, (size_t)wide * sizeof(double));
@@ -416,8 +423,8 @@ static void vary_token(struct work *w, struct gradient_pass *pass)
     int group = (int)(pass->sequence / w->config.attention.batch), from = group * w->members;
     for (int m = 0; m < w->members && !pass->failed; m++) {
         const struct attention_part *p = record->rank[from + m].attention;
-        double dq = error_as(w, record, from + m, from + m, p->dq, due.results.dq, wide);
-        double dk = error_as(w, record, from + m, from + m, p->dk, due.results.dk, narrow), dv = error_as(w, record, from + m, from + m, p->dv, due.results.dv, narrow);
+        double dq = error_as(w, record, from + m, from + m, p->dq, due.results.dq, due.results.dq_terms, in->heads);
+        double dk = error_as(w, record, from + m, from + m, p->dk, due.results.dk, due.results.dk_terms, in->kv_heads), dv = error_as(w, record, from + m, from + m, p->dv, due.results.dv, NULL, in->kv_heads);
         count_leaks(w, pass, record, from + m);
         pass->dq = fmax(pass->dq, dq);
         pass->dk = fmax(pass->dk, dk);
@@ -426,7 +433,7 @@ static void vary_token(struct work *w, struct gradient_pass *pass)
         pass->wrong_rank = from + m;
         for (int c = 0; c < w->members; c++) {
             if (c == m) continue;
-            double as = error_as(w, record, from + m, from + c, p->dv, due.results.dv, narrow);
+            double as = error_as(w, record, from + m, from + c, p->dv, due.results.dv, NULL, in->kv_heads);
             if (as <= fp64_limit) pass->landed = from + c;
         }
     }
