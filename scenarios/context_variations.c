@@ -63,7 +63,7 @@ static bool same_bits(const double *a, const double *b, size_t count)
 
 static void note_pair(struct influence *f, struct influence_cell *cell, int64_t sequence, int64_t query, int64_t key, bool due, bool changed)
 {
-    (void)f;
+    f->missing_behind += due && !changed && key > query;
     cell->due += due;
     cell->changed += changed;
     if (due == changed) return;
@@ -369,22 +369,23 @@ static void vary_lse(struct work *w)
 
 struct member_errors { double dq, dk, dv; int64_t leaks, leak_position; };
 
-/* Errors over the own rows of a rank, against the reference at the positions of rank `as`. */
+/* Errors over the own rows of a rank, against the reference at the positions of rank `as`; of the rows that both have. */
 static double error_as(const struct work *w, const struct record *record, int rank, int as, const double *mine, const double *due, const double *terms, int64_t heads)
 {
     const struct attention_part *p = record->rank[rank].attention, *q = record->rank[as].attention;
     double difference = 0, norm = 0, largest = 0;
     int64_t width = heads * w->inputs->head_dim;
-    if (p->rows != q->rows) return INFINITY;
-    for (int64_t i = 0; i < p->batch * p->rows; i++) {
-        int64_t sequence = p->first_sequence + i / p->rows;
-        if (context_is_joint(&w->config, q->positions[i])) continue;
+    int64_t rows = p->rows < q->rows ? p->rows : q->rows;
+    if (rows == 0) return p->rows == q->rows ? 0 : INFINITY;
+    for (int64_t at = 0; at < p->batch * rows; at++) {
+        int64_t i = at / rows * p->rows + at % rows, from = at / rows * q->rows + at % rows, sequence = p->first_sequence + at / rows;
+        if (context_is_joint(&w->config, q->positions[from])) continue;
         for (int64_t h = 0; terms && h < heads; h++) {
-            double term = terms[(sequence * w->inputs->seq + q->positions[i]) * heads + h];
+            double term = terms[(sequence * w->inputs->seq + q->positions[from]) * heads + h];
             largest += term * term;
         }
         for (int64_t j = 0; j < width; j++) {
-            double should = due[(sequence * w->inputs->seq + q->positions[i]) * width + j], d = mine[i * width + j] - should;
+            double should = due[(sequence * w->inputs->seq + q->positions[from]) * width + j], d = mine[i * width + j] - should;
             difference += d * d;
             norm += should * should;
         }
@@ -429,13 +430,17 @@ static void vary_token(struct work *w, struct gradient_pass *pass)
         pass->dq = fmax(pass->dq, dq);
         pass->dk = fmax(pass->dk, dk);
         pass->dv = fmax(pass->dv, dv);
-        if (pass->wrong_rank >= 0 || (dk <= fp64_limit && dv <= fp64_limit)) continue;
-        pass->wrong_rank = from + m;
+        if (dk <= fp64_limit && dv <= fp64_limit) continue;
+        int landed = -1;
         for (int c = 0; c < w->members; c++) {
-            if (c == m) continue;
-            double as = error_as(w, record, from + m, from + c, p->dv, due.results.dv, NULL, in->kv_heads);
-            if (as <= fp64_limit) pass->landed = from + c;
+            if (c != m && error_as(w, record, from + m, from + c, p->dv, due.results.dv, NULL, in->kv_heads) <= fp64_limit) landed = c;
         }
+        if (pass->wrong_ranks++ == 0) {
+            pass->wrong_rank = from + m;
+            pass->landed = landed < 0 ? -1 : from + landed;
+        }
+        pass->next += landed == (m + 1) % w->members;
+        pass->mirrored += landed == (2 * pass->member - m + w->members) % w->members;
     }
     record_free(record);
     free(due.memory);
@@ -456,7 +461,7 @@ static void vary_gradients(struct work *w)
             if (chunk_of(w, sequence, p) == member && seen++ == count / 2) token = p;
         }
         if (token < 0) continue;
-        *pass = (struct gradient_pass){.sequence = sequence, .token = token};
+        *pass = (struct gradient_pass){.sequence = sequence, .token = token, .member = member};
         w->v->gradient_count++;
         vary_token(w, pass);
     }

@@ -29,7 +29,9 @@ static void run(const struct evidence *e, struct check_output *output)
         bool wrong = p->ignored || (right && p->error > limit);
         check_value(output, wrong ? fmax(p->error, 2 * limit) : 0, limit);
         if (!wrong) continue;
-        struct finding finding = finding_new(context_site(sites[k]), context_place(e, -1));
+        const struct site *site = context_site(sites[k]);
+        if (!p->ignored) site = NULL;
+        struct finding finding = finding_new(site, context_place(e, -1));
         finding.expected = p->due;
         finding.got = p->got;
         finding_pattern(&finding, p->ignored ? "ignored" : "flag");
