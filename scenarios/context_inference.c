@@ -162,6 +162,9 @@ static bool is_causal_skip(const struct consumption_matrix *m, int r)
 
 static bool is_past_skipped(const struct consumption_matrix *m, int r)
 {
+    bool future = true;
+    for (int c = 0; c < m->size; c++) future = future && (got(m, r, c) > 0) == (c > r);
+    if (future && due(m, r, r)) return true;
     return is_one_side(m, r, false, true);
 }
 
@@ -174,6 +177,15 @@ static bool is_doubled(const struct consumption_matrix *m, int r)
         any = any || got(m, r, c) > 1;
     }
     return any;
+}
+
+/* Everything once, and what nobody sees too. */
+static bool is_hidden_too(const struct consumption_matrix *m, int r)
+{
+    for (int c = 0; c < m->size; c++) {
+        if (got(m, r, c) > 1 || (due(m, r, c) && got(m, r, c) == 0)) return false;
+    }
+    return true;
 }
 
 /* The one step whose block is missing; -1: none, or several, or something beside. */
@@ -229,6 +241,8 @@ struct context_inference consumption_word(const struct consumption_matrix *m, co
         return infer("doubled", "cp.kv_block", first, -1, "a block of keys and values is in the output more than once");
     if (same_step)
         return infer("skipped-step", "cp.step", first, step, "the block that step %d of the ring brings (0: the own one) is not in the output; the others are merged as they must be", step);
+    if (all_rows(m, is_hidden_too))
+        return infer("hidden-too", "cp.step", first, -1, "blocks are computed of which the mask hides every key: work for nothing");
     for (int r = 0; r < m->size; r++) {
         for (int c = 0; c < m->size; c++) {
             if (due(m, r, c) && got(m, r, c) == 0)
@@ -335,11 +349,14 @@ static struct context_inference infer_joint(const struct run_config *config, con
     return nothing();
 }
 
-static struct context_inference infer_weights(const struct run_config *config, const struct mass *m, int ranks, int rank)
+static struct context_inference infer_weights(const struct run_config *config, const struct context_variations *v, int ranks, int rank)
 {
+    const struct mass *m = &v->mass;
     double total = m->total[rank], should = m->total_due[rank];
     (void)ranks;
     if (total == 0) return infer("zeros", "cp.accumulate", rank, -1, "the output of rank %d is 0", rank);
+    if (total < should - 1e-9 && !config->attention.sinks && fabs(m->exponent - 1) < 1e-6 && m->misfit < 1e-6)
+        return infer("diluted", "cp.out_init", rank, -1, "all keys together get %.6g of the softmax on rank %d where %.6g is due, each its due share of that: something without values takes the rest, what results are merged into was not empty", total, rank, should);
     if (config->attention.sinks && fabs(total - should) > 1e-9)
         return infer("sink", total > should ? "cp.sink" : "cp.sink_once", rank, -1, "all keys together get %.6g of the softmax on rank %d where %.6g is due: the sinks %s", total, rank, should,
                      total > should ? "are not in the denominator" : "are there more than once");
@@ -354,6 +371,8 @@ static struct context_inference infer_weights(const struct run_config *config, c
     }
     if (fabs(total - should) > 1e-9)
         return infer("not-normalised", "cp.merge", rank, -1, "all keys together get %.6g of the softmax on rank %d where %.6g is due: results are added up without being weighed", total, rank, should);
+    if (v->alone > 1e-9 && !(m->misfit < 0.05))
+        return infer("alone-too", "cp.softmax_scale", rank, -1, "one rank alone, with no block to merge, is off by %.3g too: it is not the merge but what a block itself computes, its scale for one", v->alone);
     if (!isfinite(m->exponent)) return infer("badly-merged", "cp.merge_weights", rank, -1, "blocks do not weigh what they must on rank %d", rank);
     if (fabs(m->exponent) < 0.05 && m->misfit < 0.05)
         return infer("plain-average", "cp.merge_weights", rank, -1, "every block gets the same weight whatever its log-sum-exp: results are averaged");
@@ -404,7 +423,7 @@ struct context_inference context_infer(const struct run_config *config, const st
     free(gotten);
     if (inference.word || mass_is_right(&v->mass, ranks, &rank)) return inference;
     inference = infer_joint(config, &v->mass, ranks);
-    return inference.word ? inference : infer_weights(config, &v->mass, ranks, rank);
+    return inference.word ? inference : infer_weights(config, v, ranks, rank);
 }
 
 struct context_inference context_infer_gradients(const struct run_config *config, const struct context_comparison *c, const struct context_variations *v)

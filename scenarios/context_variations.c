@@ -636,6 +636,23 @@ static void vary_flag(struct work *w, enum flag_kind kind, const struct record *
     attention_inputs_free(changed);
 }
 
+/* ---- one rank ---- */
+
+/* The path of many ranks with one: no block to merge, nothing to wait for. */
+static void vary_alone(struct work *w)
+{
+    struct run_config config = attention_single(&w->config);
+    bool equal;
+    w->v->alone = NAN;
+    if (w->members == 1) return;
+    config.attention.backward = false;
+    struct due due = reference_of(w, &config, w->inputs, false);
+    struct record *record = w->stopped ? NULL : run_of(w, &config, w->inputs);
+    if (is_whole(record)) w->v->alone = distance(w, record, due.results.out, NULL, &equal);
+    record_free(record);
+    free(due.memory);
+}
+
 /* ---- all of it ---- */
 
 static void find_holders(struct work *w)
@@ -666,7 +683,9 @@ struct context_variations *context_variations_new(const struct run_config *confi
     struct record *base = needs_base ? run_of(&w, &forward, inputs) : NULL;
     if (which & VARY_INFLUENCE && !w.stopped) vary_influence(&w, &v->value_rows, base, false);
     if (which & VARY_INFLUENCE && !w.stopped) vary_influence(&w, &v->key_rows, base, true);
+    v->alone = NAN;
     if (which & VARY_MASS && !w.stopped) vary_mass(&w);
+    if (which & VARY_MASS && !w.stopped) vary_alone(&w);
     if (which & VARY_LSE && !w.stopped) vary_lse(&w);
     if (which & VARY_GRADIENT && config->attention.backward && !w.stopped) {
         vary_gradients(&w);

@@ -70,6 +70,7 @@ struct context_variations {
     struct gradient_pass gradient[GRADIENT_PASSES_MAX]; int gradient_count;
     struct direction_pass direction;
     struct flag_pass flag[FLAG_KINDS];
+    double alone;                     /* relative error of out on one rank (cp 1, the same faults); NAN: not made, or it was made on one */
     struct arena *arena;
 };
 
