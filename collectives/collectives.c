@@ -17,7 +17,7 @@
 #define OP_barrier OP_BARRIER
 
 static const struct algorithm algorithms[] = {
-#define ALGORITHM(op, name) {OP_##op, {#op, #name}, op##_##name},
+#define ALGORITHM(op, name) {OP_##op, {#op, #name}, op##_##name, NULL},
 #include "collectives/collectives.def"
 #undef ALGORITHM
 };
