@@ -63,7 +63,7 @@ void parts_uncounted(struct operation *o)
 
 static void enter(struct operation *o)
 {
-    if (operation_enter(o, o->described) && !o->c->messages_only && o->size > 1)
+    if (operation_enter(o, o->described) && !o->c->messages_only && o->size > 1 && !(o->algorithm && o->algorithm->context)) /* foreign code is called by the rank itself */
         meeting_post(o);
 }
 

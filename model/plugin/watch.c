@@ -37,6 +37,8 @@ void watch_enter(struct plugin_watch *watch, struct watch_slot *slot, const char
     slot->last[0] = 0;
     atomic_store(&slot->thread, thread_number);
     atomic_store(&watch->entered, 1);
+    int used = atomic_load(&watch->slots_used), own = (int)(slot - watch->slots) + 1;
+    while (used < own && !atomic_compare_exchange_weak(&watch->slots_used, &used, own)) continue;
     current = slot;
     step(slot, WATCH_INSIDE);
 }

@@ -25,6 +25,7 @@ struct watch_slot {
 struct plugin_watch {
     char name[64], path[1024];              /* of the plug-in; "" before it is known */
     atomic_int entered;                     /* was it ever entered? */
+    atomic_int slots_used;                  /* the highest, + 1 */
     struct watch_slot slots[WATCH_SLOTS];   /* 0; rank + 1 */
 };
 
