@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "model/attention_view.h"
 #include "sim/error.h"
 #include "sim/tensor.h"
 

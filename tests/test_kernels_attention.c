@@ -7,10 +7,19 @@ struct problem {
     bool causal;
     const int32_t *documents; /* [batch, seq] or NULL */
     double scale;             /* of q and k */
+    /* Where set, keys are not the queries' positions: */
+    int64_t keys;
+    const int32_t *q_positions, *k_positions, *k_documents; /* [batch, seq], [batch, keys] */
+    int64_t window;
+    double softmax_scale;
+    bool empty;               /* there are no keys */
 };
 
+static int64_t keys_of(const struct problem *p) { return p->empty ? 0 : p->keys ? p->keys : p->seq; }
+static const int32_t *k_documents(const struct problem *p) { return p->k_documents ? p->k_documents : p->documents; }
+
 static size_t q_count(const struct problem *p) { return (size_t)(p->batch * p->seq * p->heads * p->dim); }
-static size_t k_count(const struct problem *p) { return (size_t)(p->batch * p->seq * p->kv_heads * p->dim); }
+static size_t k_count(const struct problem *p) { return (size_t)(p->batch * keys_of(p) * p->kv_heads * p->dim); }
 static size_t lse_count(const struct problem *p) { return (size_t)(p->batch * p->heads * p->seq); }
 
 enum { Q, K, V, D_O, O, LSE, DQ, DK, DV, BUFFERS };
@@ -39,16 +48,18 @@ static void run(const struct ops *ops, const struct problem *p, struct buffers *
     struct tensor t[BUFFERS];
     for (int i = 0; i < BUFFERS; i++) {
         bool kv = i == K || i == V || i == DK || i == DV;
-        t[i] = tensor_4d(b->at[i], s, p->batch, p->seq, kv ? p->kv_heads : p->heads, p->dim);
+        t[i] = tensor_4d(b->at[i], s, p->batch, kv ? keys_of(p) : p->seq, kv ? p->kv_heads : p->heads, p->dim);
     }
     t[LSE] = tensor_3d(b->at[LSE], s, p->batch, p->heads, p->seq);
-    const size_t bytes = ops->attention_scratch(p->seq, p->dim);
+    const struct attention_view view = {.q_positions = p->q_positions, .k_positions = p->k_positions, .q_documents = p->documents,
+                                        .k_documents = k_documents(p), .causal = p->causal, .window = p->window,
+                                        .scale = p->softmax_scale};
+    const size_t bytes = ops->attention_scratch(p->seq > keys_of(p) ? p->seq : keys_of(p), p->dim);
     char *memory = malloc(bytes + 1);
     memset(memory, 0xff, bytes + 1); /* NaNs: nothing may be read that was not written */
-    ops->attention_forward(t[O], t[LSE], t[Q], t[K], t[V], p->causal, p->documents, FORMAT_FP64, memory + 1);
+    ops->attention_forward(t[O], t[LSE], t[Q], t[K], t[V], &view, FORMAT_FP64, memory + 1);
     memset(memory, 0xff, bytes + 1);
-    ops->attention_backward(t[DQ], t[DK], t[DV], t[D_O], t[Q], t[K], t[V], t[O], t[LSE], p->causal, p->documents,
-                            FORMAT_FP64, memory + 1);
+    ops->attention_backward(t[DQ], t[DK], t[DV], t[D_O], t[Q], t[K], t[V], t[O], t[LSE], &view, FORMAT_FP64, memory + 1);
     free(memory);
 }
 
@@ -62,8 +73,9 @@ static double norm(const double *x, size_t n)
 
 static bool sees(const struct problem *p, int64_t b, int64_t i, int64_t j)
 {
-    const int32_t *d = p->documents ? p->documents + b * p->seq : NULL;
-    return (!p->causal || j <= i) && (!d || (d[i] == d[j] && d[i] >= 0));
+    const int64_t at = p->q_positions ? p->q_positions[b * p->seq + i] : i, of = p->k_positions ? p->k_positions[b * keys_of(p) + j] : j;
+    const int32_t d = p->documents ? p->documents[b * p->seq + i] : 0, e = p->documents ? k_documents(p)[b * keys_of(p) + j] : 0;
+    return (!p->causal || of <= at) && (p->window == 0 || llabs(at - of) < p->window) && d == e && d >= 0;
 }
 
 /* The definition in fp64, every sum as it comes; r[O], r[LSE], r[DQ], r[DK], r[DV] hold doubles. */
@@ -73,15 +85,16 @@ static struct buffers reference(const struct problem *p, const struct buffers *i
     r.at[O] = calloc(q_count(p) + 1, 8), r.at[DQ] = calloc(q_count(p) + 1, 8), r.at[LSE] = calloc(lse_count(p) + 1, 8);
     r.at[DK] = calloc(k_count(p) + 1, 8), r.at[DV] = calloc(k_count(p) + 1, 8);
     double *o = r.at[O], *lse = r.at[LSE], *dq = r.at[DQ], *dk = r.at[DK], *dv = r.at[DV];
-    double *w = calloc((size_t)p->seq + 1, 8), *dw = calloc((size_t)p->seq + 1, 8), scale = 1 / sqrt((double)p->dim);
+    double *w = calloc((size_t)keys_of(p) + 1, 8), *dw = calloc((size_t)keys_of(p) + 1, 8);
+    const double scale = p->softmax_scale != 0 ? p->softmax_scale : 1 / sqrt((double)p->dim);
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t h = 0; h < p->heads; h++)
             for (int64_t i = 0; i < p->seq; i++) {
                 const size_t at = (size_t)(((b * p->seq + i) * p->heads + h) * p->dim), dim = (size_t)p->dim;
                 const int64_t g = h / (p->heads / p->kv_heads);
                 double most = -INFINITY, total = 0, mean = 0;
-                for (int64_t j = 0; j < p->seq; j++) {
-                    const size_t kv = (size_t)(((b * p->seq + j) * p->kv_heads + g) * p->dim);
+                for (int64_t j = 0; j < keys_of(p); j++) {
+                    const size_t kv = (size_t)(((b * keys_of(p) + j) * p->kv_heads + g) * p->dim);
                     w[j] = dw[j] = 0;
                     for (size_t d = 0; d < dim; d++) {
                         w[j] += get(in->at[Q], at + d, s) * get(in->at[K], kv + d, s) * scale;
@@ -90,13 +103,13 @@ static struct buffers reference(const struct problem *p, const struct buffers *i
                     w[j] = sees(p, b, i, j) ? w[j] : -INFINITY;
                     most = fmax(most, w[j]);
                 }
-                for (int64_t j = 0; j < p->seq; j++)
+                for (int64_t j = 0; j < keys_of(p); j++)
                     total += w[j] = w[j] == -INFINITY ? 0 : exp(w[j] - most);
-                for (int64_t j = 0; j < p->seq; j++)
+                for (int64_t j = 0; j < keys_of(p); j++)
                     mean += (w[j] /= total > 0 ? total : 1) * dw[j];
                 lse[(b * p->heads + h) * p->seq + i] = most + log(total);
-                for (int64_t j = 0; j < p->seq; j++) {
-                    const size_t kv = (size_t)(((b * p->seq + j) * p->kv_heads + g) * p->dim);
+                for (int64_t j = 0; j < keys_of(p); j++) {
+                    const size_t kv = (size_t)(((b * keys_of(p) + j) * p->kv_heads + g) * p->dim);
                     for (size_t d = 0; d < dim; d++) {
                         const double ds = w[j] * (dw[j] - mean) * scale;
                         o[at + d] += w[j] * get(in->at[V], kv + d, s);
@@ -124,10 +137,11 @@ static void documents_fill(int32_t *documents, int64_t batch, int64_t seq, int k
         }
 }
 
+#define PROBLEM(b, s, h, g, d, c, by) {.batch = b, .seq = s, .heads = h, .kv_heads = g, .dim = d, .causal = c, .scale = by}
 static const struct problem problems[] = {
-    {2, 37, 6, 2, 12, true, NULL, 1},   {3, 21, 4, 4, 16, true, NULL, 1},  {1, 70, 3, 1, 20, false, NULL, 1},
-    {1, 1, 1, 1, 2, true, NULL, 1},     {2, 0, 2, 1, 8, true, NULL, 1},    {1, 131, 2, 2, 33, true, NULL, 1},
-    {1, 13, 2, 1, 5, true, NULL, 1},    {1, 67, 2, 1, 40, false, NULL, 1}, {1, 41, 2, 1, 16, true, NULL, 60},
+    PROBLEM(2, 37, 6, 2, 12, true, 1), PROBLEM(3, 21, 4, 4, 16, true, 1), PROBLEM(1, 70, 3, 1, 20, false, 1),
+    PROBLEM(1, 1, 1, 1, 2, true, 1), PROBLEM(2, 0, 2, 1, 8, true, 1), PROBLEM(1, 131, 2, 2, 33, true, 1),
+    PROBLEM(1, 13, 2, 1, 5, true, 1), PROBLEM(1, 67, 2, 1, 40, false, 1), PROBLEM(1, 41, 2, 1, 16, true, 60),
 };
 
 /* Causal and not, grouped query heads, odd sizes, four kinds of document masks, rows that see nothing, and scores
@@ -166,6 +180,96 @@ START_TEST(attention_is_its_definition)
                 }
                 buffers_free(&b), buffers_free(&r);
             }
+}
+END_TEST
+
+/* Outputs of `b`, computed, against their definition. */
+static void expect_definition(const struct problem *p, struct buffers *b, enum format s, double bound, const char *what)
+{
+    struct buffers r = reference(p, b, s);
+    static const int outputs[] = {O, LSE, DQ, DK, DV};
+    double *lse = r.at[LSE];
+    for (size_t e = 0; e < lse_count(p); e++)
+        if (isinf(lse[e])) {
+            ck_assert_double_eq(get(b->at[LSE], e, s), lse[e]);
+            put(b->at[LSE], e, s, 0);
+            lse[e] = 0;
+        }
+    for (size_t o = 0; o < 5; o++) {
+        const int x = outputs[o];
+        const size_t n = x == O || x == DQ ? q_count(p) : x == LSE ? lse_count(p) : k_count(p);
+        const double e = relative_error(b->at[x], r.at[x], n, s);
+        ck_assert_msg(e <= bound, "%s output %d: %g", what, x, e);
+    }
+    buffers_free(&r);
+}
+
+/* Rows 0 .. n - 1 as positions that ascend with holes, other ones in each sequence. */
+static void positions_fill(int32_t *positions, int64_t batch, int64_t n, unsigned salt)
+{
+    for (int64_t b = 0; b < batch; b++)
+        for (int64_t i = 0, at = 0; i < n; i++, at++) {
+            at += (int64_t)(fabs(coded((size_t)(b * n + i), salt)) * 3);
+            positions[b * n + i] = (int32_t)at;
+        }
+}
+
+/* Keys that are not the queries', at positions and in documents of their own, more or fewer of them or none; windows; another
+ * scale: what is seen is what the definition says. */
+START_TEST(attention_of_any_keys)
+{
+    static const int64_t shapes[][2] = {{37, 53}, {53, 37}, {1, 29}, {29, 1}, {31, 0}, {0, 31}, {70, 66}, {0, 0}};
+    static const int64_t windows[] = {0, 1, 9};
+    int32_t q_positions[512], k_positions[512], q_documents[512], k_documents[512];
+    int seen_none = 0;
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
+        for (int kind = 0; kind < 4; kind++)
+            for (int mask = 0; mask < 6; mask++)
+                for (int s = 0; s < 2; s++) {
+                    struct problem p = {2, shapes[i][0], 6, 2, 12, mask % 2, NULL, 1, shapes[i][1], q_positions, k_positions, NULL,
+                                        windows[mask / 2], kind == 1 ? 0.71 : 0, shapes[i][1] == 0};
+                    positions_fill(q_positions, 2, p.seq, 11), positions_fill(k_positions, 2, keys_of(&p), 12);
+                    documents_fill(q_documents, 2, p.seq, kind), documents_fill(k_documents, 2, keys_of(&p), kind);
+                    if (kind)
+                        p.documents = q_documents, p.k_documents = k_documents;
+                    struct error error = {0};
+                    struct buffers b = inputs(&p, storages[s]);
+                    char what[96];
+                    run(ops_get(storages[s], NULL, "fixed", &error), &p, &b);
+                    for (size_t e = 0; e < lse_count(&p); e++)
+                        seen_none += isinf(get(b.at[LSE], e, storages[s])) != 0;
+                    snprintf(what, sizeof what, "shape %zu documents %d mask %d fp%d", i, kind, mask, s ? 64 : 32);
+                    expect_definition(&p, &b, storages[s], s ? 1e-14 : 5e-6, what);
+                    buffers_free(&b);
+                }
+    ck_assert_int_gt(seen_none, 0);
+}
+END_TEST
+
+/* Positions that are spelled out give the bits that none give. */
+START_TEST(attention_positions_spelled_out)
+{
+    int32_t documents[512], positions[512];
+    for (size_t i = 0; i < sizeof(problems) / sizeof(*problems); i++)
+        for (int kind = 0; kind < 4; kind++) {
+            struct problem p = problems[i], q;
+            documents_fill(documents, p.batch, p.seq, kind);
+            p.documents = kind ? documents : NULL;
+            q = p;
+            for (int64_t j = 0; j < p.batch * p.seq; j++)
+                positions[j] = (int32_t)(j % p.seq + 5);
+            q.q_positions = q.k_positions = positions;
+            q.window = 1000;
+            struct error error = {0};
+            struct buffers a = inputs(&p, FORMAT_FP32), b = inputs(&p, FORMAT_FP32);
+            run(ops_get(FORMAT_FP32, NULL, "fixed", &error), &p, &a);
+            run(ops_get(FORMAT_FP32, NULL, "fixed", &error), &q, &b);
+            for (int x = O; x < BUFFERS; x++) {
+                size_t n = x == O || x == DQ ? q_count(&p) : x == LSE ? lse_count(&p) : k_count(&p);
+                ck_assert(same_bits(a.at[x], b.at[x], n, FORMAT_FP32));
+            }
+            buffers_free(&a), buffers_free(&b);
+        }
 }
 END_TEST
 
@@ -215,7 +319,7 @@ END_TEST
  * NaNs in earlier queries and gradients reach no dk or dv of a later key. */
 START_TEST(attention_never_touches_the_unseen)
 {
-    const struct problem p = {1, 50, 2, 1, 16, true, NULL, 1};
+    const struct problem p = PROBLEM(1, 50, 2, 1, 16, true, 1);
     for (int s = 0; s < 2; s++) {
         const struct ops *tables[3];
         const int count = variants(storages[s], tables);
@@ -250,6 +354,8 @@ int main(void)
     TCase *tests = tcase_create("attention");
     tcase_set_timeout(tests, 120);
     tcase_add_test(tests, attention_is_its_definition);
+    tcase_add_test(tests, attention_of_any_keys);
+    tcase_add_test(tests, attention_positions_spelled_out);
     tcase_add_test(tests, attention_bits_are_one);
     tcase_add_test(tests, attention_never_touches_the_unseen);
     suite_add_tcase(suite, tests);

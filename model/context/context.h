@@ -25,8 +25,8 @@
 struct context_layout {
     const char *name;
     bool by_documents;                      /* follows the documents: every sequence is split in its own way */
-    /* Positions of member `me`, ascending, into ret [count due]; documents of the sequence or NULL. */
-    void (*positions)(int64_t seq, int size, int me, const int32_t *documents, int32_t *ret);
+    /* Positions of member `me`, ascending, into ret (NULL: only counted); documents of the sequence or NULL. Returns how many. */
+    int64_t (*positions)(int64_t seq, int size, int me, const int32_t *documents, int32_t *ret);
 };
 int context_layout_count(void);
 const struct context_layout *context_layout_at(int i);
@@ -35,9 +35,17 @@ const struct context_layout *context_layout_find(const char *name);             
 int64_t context_layout_rows(const struct context_layout *layout, int64_t seq, int size, int me);
 
 /* ---- merges: of two blocks' results into one ---- */
-/* acc_out [rows, width] and acc_lse [rows] become those of both blocks together; out, lse: the new block's, -inf where a row saw
- * nothing there. In storage (fp32, fp64), never narrower. */
-struct context_merge { const char *name; void (*merge)(struct tensor acc_out, struct tensor acc_lse, struct tensor out, struct tensor lse); };
+/* What some blocks give together: out [rows, width], lse [rows], -inf where a row saw nothing. In storage (fp32, fp64), never
+ * narrower. Between begin and finish both may be in a form of the merge's own, with one number a row more. */
+struct context_partial { struct tensor out, lse, extra; struct context_partial *next, *last; };
+struct merging { const struct ops *ops; struct arena *scratch; bool stable /* the larger lse is taken off before exp; due: yes */; };
+struct context_merge {
+    const char *name;
+    bool keeps_blocks;                      /* what was merged is needed until finish */
+    void (*begin)(const struct merging *merging, struct context_partial *block);    /* NULL: nothing to do; memory from scratch stays until finish */
+    void (*merge)(const struct merging *merging, struct context_partial *into, struct context_partial *block);
+    void (*finish)(const struct merging *merging, struct context_partial *all);     /* NULL: nothing to do */
+};
 int context_merge_count(void);
 const struct context_merge *context_merge_at(int i);
 const struct context_merge *context_merge_find(const char *name);
@@ -51,7 +59,12 @@ struct context_parallel {
     bool tree;                              /* blocks are merged two by two, not one after the other */
     bool overlap;                           /* the next block moves while this one is computed */
     bool reversed;                          /* ring backward begins with the block that came last: dK, dV make P - 1 hops, not P */
+    struct context_ledgers *ledgers;        /* room for those of what moves; NULL: nothing is noted of what was consumed */
 };
+/* Caller owns; of one rank, for all its calls. */
+struct context_ledgers *context_ledgers_new(void);
+void context_ledgers_free(struct context_ledgers *ledgers);      /* accepts NULL */
+struct factor_numbers;
 enum joint_place { JOINT_FRONT, JOINT_REAR };
 
 struct context_call {
@@ -66,6 +79,9 @@ struct context_call {
     struct site_plan *plan; struct where where; int unit;
     struct rank_record *record;             /* where what was consumed is noted; NULL: nowhere */
     struct arena *scratch;
+    struct arena *kept;                     /* memory that lives until the backward, and until the rank's next communication after it */
+    void *saved;                            /* what forward leaves there for backward */
+    const struct factor_numbers *numbers;   /* for factors that a fault names; NULL: none */
     /* Rows in the order of the member's own positions (context_positions), joint rows among them where they stand. */
     struct tensor q, k, v, out, lse;
     struct tensor sinks;                    /* [heads]; data NULL: none */

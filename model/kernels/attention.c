@@ -1,8 +1,9 @@
 /* attention: softmax(q k^T / sqrt(D) + mask) v per sequence and head, with the log-sum-exp of each row.
  *
- * q, o [B, S, H, D]; k, v [B, S, G, D]; query head h reads kv head h / (H / G); lse [B, H, S]. Everything in
- * the storage type. Query i sees key j if j <= i (causal) and documents[i] = documents[j] >= 0; a document below 0 is
- * padding: it sees nothing and nobody sees it. A row that sees nothing gives o = 0, lse = -inf.
+ * q, o [B, Q, H, D]; k, v [B, K, G, D]; query head h reads kv head h / (H / G); lse [B, H, Q]. Everything in
+ * the storage type. Who sees whom: model/attention_view.h; queries and keys each have positions and documents of their
+ * own, so that a block of keys may be any part of the sequence. Q or K may be 0. A row that sees nothing gives o = 0,
+ * lse = -inf. With the lse and o of all keys, backward gives a block's part of dq, and its dk and dv.
  *
  * forward   s[i,j] = (sum_d q[i,d] k[j,d]) scale, scale = 1/sqrt(D);  m = max_j s;  e[j] = exp(s[i,j] - m)
  *           l = sum_j e;  o[i,d] = (sum_j e[j] v[j,d]) / l;  lse = m + log l
@@ -69,29 +70,60 @@ void attention_round(const struct attention_scratch *s, real *values, int64_t co
         values[i] = (real)format_round(s->softmax, (double)values[i]);
 }
 
-void attention_mask_set(struct attention_mask *mask, int64_t seq, bool causal, const int32_t *documents)
+/* Rows of one sequence: what they see is told by their positions and documents. */
+struct side { int64_t count; const int32_t *positions, *documents; };
+
+static int64_t position(const struct side *side, int64_t i)
 {
-    mask->documents = documents;
-    mask->gaps = false;
-    int32_t begin = 0, end = documents ? 0 : (int32_t)seq; /* the first key of i's document, and past its last */
-    for (int32_t i = 0; i < seq; i++) {
-        if (documents && (i == 0 || documents[i] != documents[i - 1])) {
-            begin = 0, end = (int32_t)seq;
-            while (documents[begin] != documents[i])
+    return side->positions ? side->positions[i] : i;
+}
+
+/* For each row of `from`, from the first to past the last row of `to` that sees it or is seen by it: of the same document, at a
+ * position from `before` less to `after` more. Returns whether a document comes back, so that there are others in between. */
+static bool visited_ranges(const struct side *from, const struct side *to, int64_t before, int64_t after, int32_t *ret_first,
+                           int32_t *ret_last)
+{
+    int32_t low = 0, high = 0, begin = 0, end = (int32_t)to->count; /* by positions; of the row's document */
+    bool gaps = false;
+    for (int64_t i = 0; i < from->count; i++) {
+        const int64_t here = position(from, i);
+        ASSERT(i == 0 || here >= position(from, i - 1));
+        while (low < to->count && position(to, low) < here - before)
+            low++;
+        while (high < to->count && position(to, high) <= here + after)
+            high++;
+        if (from->documents && (i == 0 || from->documents[i] != from->documents[i - 1])) {
+            begin = 0, end = from->documents[i] < 0 ? 0 : (int32_t)to->count;
+            while (begin < end && to->documents[begin] != from->documents[i])
                 begin++;
-            while (documents[end - 1] != documents[i])
+            while (begin < end && to->documents[end - 1] != from->documents[i])
                 end--;
-            if (documents[i] < 0)
-                begin = end = 0;
-            else if (begin < i)
-                mask->gaps = true;
         }
-        bool sees = end > begin;
-        mask->first[i] = begin;
-        mask->last[i] = causal && sees ? i + 1 : end;
-        mask->key_first[i] = causal && sees ? i : begin;
-        mask->key_last[i] = end;
+        int32_t first = low > begin ? low : begin, last = high < end ? high : end;
+        while (from->documents && first < last && to->documents[first] != from->documents[i])
+            first++;
+        while (from->documents && first < last && to->documents[last - 1] != from->documents[i])
+            last--;
+        for (int32_t j = first; from->documents && j < last && !gaps; j++)
+            gaps = to->documents[j] != from->documents[i];
+        ret_first[i] = first < last ? first : 0;
+        ret_last[i] = first < last ? last : 0;
     }
+    return gaps;
+}
+
+void attention_mask_set(struct attention_mask *mask, const struct attention_view *view, int64_t b, int64_t queries, int64_t keys)
+{
+    const int64_t all = INT64_C(1) << 40, before = view->window > 0 ? view->window - 1 : all, after = view->causal ? 0 : before;
+    const struct side q = {queries, view->q_positions ? view->q_positions + b * queries : NULL,
+                           view->q_documents ? view->q_documents + b * queries : NULL};
+    const struct side k = {keys, view->k_positions ? view->k_positions + b * keys : NULL,
+                           view->k_documents ? view->k_documents + b * keys : NULL};
+    ASSERT(!view->q_documents == !view->k_documents && view->window >= 0);
+    mask->q_documents = q.documents;
+    mask->k_documents = k.documents;
+    bool gaps = visited_ranges(&q, &k, before, after, mask->first, mask->last);
+    mask->gaps = visited_ranges(&k, &q, after, before, mask->key_first, mask->key_last) || gaps;
 }
 
 void attention_pack_panels(real *panels, const real *x, int64_t stride, int64_t seq, int64_t head_dim)
@@ -157,7 +189,7 @@ static void softmax_rows(const struct attention_scratch *s, int64_t i, int64_t r
         real *row = s->p + r * s->seq_pad;
         if (mask->gaps)
             for (int64_t j = low; j < high; j++)
-                row[j] = mask->documents[j] == mask->documents[i + r] ? row[j] : unseen[0];
+                row[j] = mask->k_documents[j] == mask->q_documents[i + r] ? row[j] : unseen[0];
     }
     for (int64_t j = low / LANES * LANES; j < high; j += LANES)
         for (int64_t r = 0; r < rows; r++)
@@ -194,9 +226,8 @@ static void softmax_rows(const struct attention_scratch *s, int64_t i, int64_t r
 
 /* Queries [i, i + rows) of one head; q and o point at query i. */
 static void forward_rows(const struct attention_scratch *s, int64_t i, int64_t rows, const real *q, real *o,
-                         int64_t stride, int64_t head_dim, real *lse)
+                         int64_t stride, int64_t head_dim, real scale, real *lse)
 {
-    const real scale = (real)(1 / __builtin_sqrt((double)head_dim));
     const int32_t *first = s->mask.first + i, *last = s->mask.last + i;
     int64_t low, high;
     attention_visited(&s->mask, i, rows, &low, &high);
@@ -219,29 +250,30 @@ static void forward_rows(const struct attention_scratch *s, int64_t i, int64_t r
 }
 
 void FN(attention_forward)(struct tensor o, struct tensor lse, struct tensor q, struct tensor k, struct tensor v,
-                           bool causal, const int32_t *documents, enum format softmax, void *scratch)
+                           const struct attention_view *view, enum format softmax, void *scratch)
 {
-    const int64_t batch = q.shape[0], seq = q.shape[1], heads = q.shape[2], dim = q.shape[3], kv_heads = k.shape[2];
-    const int64_t stride = heads * dim, kv_stride = kv_heads * dim;
-    const real *queries = reals(q), *keys = reals(k), *values = reals(v);
+    const int64_t batch = q.shape[0], queries = q.shape[1], heads = q.shape[2], dim = q.shape[3];
+    const int64_t keys = k.shape[1], kv_heads = k.shape[2], stride = heads * dim, kv_stride = kv_heads * dim;
+    const real *q_at = reals(q), *k_at = reals(k), *v_at = reals(v), scale = attention_scale(view, dim);
     real *out = reals(o), *lses = reals(lse);
     ASSERT(q.dims == 4 && k.dims == 4 && kv_heads > 0 && heads % kv_heads == 0);
-    ASSERT(tensor_count(k) == batch * seq * kv_stride && tensor_count(v) == tensor_count(k));
-    ASSERT(tensor_count(o) == tensor_count(q) && tensor_count(lse) == batch * heads * seq);
+    ASSERT(tensor_count(k) == batch * keys * kv_stride && tensor_count(v) == tensor_count(k));
+    ASSERT(tensor_count(o) == tensor_count(q) && tensor_count(lse) == batch * heads * queries);
     struct attention_scratch s;
-    attention_scratch_split(&s, seq, dim, scratch);
+    attention_scratch_split(&s, queries > keys ? queries : keys, dim, scratch);
     s.softmax = softmax;
     for (int64_t b = 0; b < batch; b++) {
-        attention_mask_set(&s.mask, seq, causal, documents ? documents + b * seq : NULL);
+        attention_mask_set(&s.mask, view, b, queries, keys);
         for (int64_t g = 0; g < kv_heads; g++) {
-            const int64_t kv = b * seq * kv_stride + g * dim;
-            attention_pack_panels(s.k_panels, keys + kv, kv_stride, seq, dim);
-            attention_pack_rows(s.v, s.head_pad, values + kv, kv_stride, seq, dim);
+            const int64_t kv = b * keys * kv_stride + g * dim;
+            attention_pack_panels(s.k_panels, k_at + kv, kv_stride, keys, dim);
+            attention_pack_rows(s.v, s.head_pad, v_at + kv, kv_stride, keys, dim);
             for (int64_t h = g * (heads / kv_heads); h < (g + 1) * (heads / kv_heads); h++)
-                for (int64_t i = 0; i < seq; i += TILE_ROWS) {
-                    const int64_t rows = seq - i < TILE_ROWS ? seq - i : TILE_ROWS;
-                    const int64_t at = (b * seq + i) * stride + h * dim;
-                    forward_rows(&s, i, rows, queries + at, out + at, stride, dim, lses + (b * heads + h) * seq + i);
+                for (int64_t i = 0; i < queries; i += TILE_ROWS) {
+                    const int64_t rows = queries - i < TILE_ROWS ? queries - i : TILE_ROWS;
+                    const int64_t at = (b * queries + i) * stride + h * dim;
+                    forward_rows(&s, i, rows, q_at + at, out + at, stride, dim, scale,
+                                 lses + (b * heads + h) * queries + i);
                 }
         }
     }

@@ -11,7 +11,7 @@ enum { QUERY_BLOCK = 64, SEQ_PAD = 32, HEAD_PAD = 16 };
  * gaps: a document comes back after another one, so that what lies in between must be told apart one by one. */
 struct attention_mask {
     int32_t *first, *last, *key_first, *key_last;
-    const int32_t *documents; /* of this sequence; NULL: one document */
+    const int32_t *q_documents, *k_documents; /* of this sequence; NULL: one document */
     bool gaps;
 };
 
@@ -36,11 +36,17 @@ struct attention_scratch {
 #define attention_product FN(attention_product)
 #define attention_round FN(attention_round)
 
-/* Lay the buffers into `memory`; with NULL only count. Returns the bytes. */
+/* Lay the buffers into `memory`; with NULL only count. Returns the bytes. seq: the larger number of rows. */
 size_t attention_scratch_split(struct attention_scratch *ret, int64_t seq, int64_t head_dim, void *memory);
 /* Rounds to s->softmax in place; nothing where that is no narrower than `real`. */
 void attention_round(const struct attention_scratch *s, real *values, int64_t count);
-void attention_mask_set(struct attention_mask *mask, int64_t seq, bool causal, const int32_t *documents);
+/* Of sequence b. */
+void attention_mask_set(struct attention_mask *mask, const struct attention_view *view, int64_t b, int64_t queries, int64_t keys);
+/* What scores are multiplied by. */
+static inline real attention_scale(const struct attention_view *view, int64_t head_dim)
+{
+    return (real)(view->scale != 0 ? view->scale : 1 / __builtin_sqrt((double)head_dim));
+}
 void attention_visited(const struct attention_mask *mask, int64_t i, int64_t rows, int64_t *ret_low, int64_t *ret_high);
 void attention_pack_panels(real *panels, const real *x, int64_t stride, int64_t seq, int64_t head_dim);
 void attention_pack_rows(real *rows, int64_t head_pad, const real *x, int64_t stride, int64_t seq, int64_t head_dim);

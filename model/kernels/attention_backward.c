@@ -49,7 +49,7 @@ static void gradient_rows(const struct attention_scratch *s, int64_t i, int64_t 
     /* a key's range of queries may now hold one that does not see the key */
     for (int64_t r = 0; r < rows; r++, i++, p += s->seq_pad, ds += s->seq_pad)
         for (int64_t j = 0; j < s->seq_pad; j++)
-            if (j < mask->first[i] || j >= mask->last[i] || mask->documents[j] != mask->documents[i])
+            if (j < mask->first[i] || j >= mask->last[i] || mask->k_documents[j] != mask->q_documents[i])
                 p[j] = ds[j] = 0;
 }
 
@@ -92,44 +92,44 @@ static void backward_block(const struct attention_scratch *s, const struct head 
 }
 
 void FN(attention_backward)(struct tensor dq, struct tensor dk, struct tensor dv, struct tensor d_o, struct tensor q,
-                            struct tensor k, struct tensor v, struct tensor o, struct tensor lse, bool causal,
-                            const int32_t *documents, enum format softmax, void *scratch)
+                            struct tensor k, struct tensor v, struct tensor o, struct tensor lse,
+                            const struct attention_view *view, enum format softmax, void *scratch)
 {
-    const int64_t batch = q.shape[0], seq = q.shape[1], heads = q.shape[2], dim = q.shape[3], kv_heads = k.shape[2];
-    const int64_t stride = heads * dim, kv_stride = kv_heads * dim, group = kv_heads > 0 ? heads / kv_heads : 0;
-    const real *queries = reals(q), *keys = reals(k), *values = reals(v), *outs = reals(o), *grads = reals(d_o);
+    const int64_t batch = q.shape[0], queries = q.shape[1], heads = q.shape[2], dim = q.shape[3], keys = k.shape[1];
+    const int64_t kv_heads = k.shape[2], stride = heads * dim, kv_stride = kv_heads * dim;
+    const int64_t group = kv_heads > 0 ? heads / kv_heads : 0;
+    const real *q_at = reals(q), *k_at = reals(k), *v_at = reals(v), *outs = reals(o), *grads = reals(d_o);
     const real *lses = reals(lse);
     real *dqs = reals(dq), *dks = reals(dk), *dvs = reals(dv);
     ASSERT(q.dims == 4 && k.dims == 4 && kv_heads > 0 && heads % kv_heads == 0);
-    ASSERT(tensor_count(k) == batch * seq * kv_stride && tensor_count(v) == tensor_count(k));
+    ASSERT(tensor_count(k) == batch * keys * kv_stride && tensor_count(v) == tensor_count(k));
     ASSERT(tensor_count(dk) == tensor_count(k) && tensor_count(dv) == tensor_count(k) &&
            tensor_count(dq) == tensor_count(q));
     ASSERT(tensor_count(o) == tensor_count(q) && tensor_count(d_o) == tensor_count(q));
-    ASSERT(tensor_count(lse) == batch * heads * seq);
+    ASSERT(tensor_count(lse) == batch * heads * queries);
     struct attention_scratch s;
-    attention_scratch_split(&s, seq, dim, scratch);
+    attention_scratch_split(&s, queries > keys ? queries : keys, dim, scratch);
     s.softmax = softmax;
     for (int64_t b = 0; b < batch; b++) {
-        attention_mask_set(&s.mask, seq, causal, documents ? documents + b * seq : NULL);
+        attention_mask_set(&s.mask, view, b, queries, keys);
         for (int64_t g = 0; g < kv_heads; g++) {
-            const int64_t kv = b * seq * kv_stride + g * dim;
-            attention_pack_panels(s.k_panels, keys + kv, kv_stride, seq, dim);
-            attention_pack_panels(s.v_panels, values + kv, kv_stride, seq, dim);
-            attention_pack_rows(s.k, s.head_pad, keys + kv, kv_stride, seq, dim);
-            memset(s.dk, 0, (size_t)(seq * s.head_pad) * sizeof(real));
-            memset(s.dv, 0, (size_t)(seq * s.head_pad) * sizeof(real));
+            const int64_t kv = b * keys * kv_stride + g * dim;
+            attention_pack_panels(s.k_panels, k_at + kv, kv_stride, keys, dim);
+            attention_pack_panels(s.v_panels, v_at + kv, kv_stride, keys, dim);
+            attention_pack_rows(s.k, s.head_pad, k_at + kv, kv_stride, keys, dim);
+            memset(s.dk, 0, (size_t)(keys * s.head_pad) * sizeof(real));
+            memset(s.dv, 0, (size_t)(keys * s.head_pad) * sizeof(real));
             for (int64_t h = g * group; h < (g + 1) * group; h++) {
-                const int64_t at = b * seq * stride + h * dim;
+                const int64_t at = b * queries * stride + h * dim;
                 const struct head head = {.dim = dim, .stride = stride,
-                                          .q = queries + at, .d_o = grads + at, .o = outs + at, .dq = dqs + at,
-                                          .lse = lses + (b * heads + h) * seq,
-                                          .scale = (real)(1 / __builtin_sqrt((double)dim))};
-                attention_pack_rows(s.q, s.head_pad, head.q, stride, seq, dim);
-                attention_pack_rows(s.d_o, s.head_pad, head.d_o, stride, seq, dim);
-                for (int64_t i = 0; i < seq; i += QUERY_BLOCK)
-                    backward_block(&s, &head, i, seq - i < QUERY_BLOCK ? seq - i : QUERY_BLOCK);
+                                          .q = q_at + at, .d_o = grads + at, .o = outs + at, .dq = dqs + at,
+                                          .lse = lses + (b * heads + h) * queries, .scale = attention_scale(view, dim)};
+                attention_pack_rows(s.q, s.head_pad, head.q, stride, queries, dim);
+                attention_pack_rows(s.d_o, s.head_pad, head.d_o, stride, queries, dim);
+                for (int64_t i = 0; i < queries; i += QUERY_BLOCK)
+                    backward_block(&s, &head, i, queries - i < QUERY_BLOCK ? queries - i : QUERY_BLOCK);
             }
-            for (int64_t j = 0; j < seq; j++)
+            for (int64_t j = 0; j < keys; j++)
                 for (int64_t d = 0; d < dim; d += VEC_WIDTH) {
                     vec_store_part(dks + kv + j * kv_stride + d, vec_load(s.dk + j * s.head_pad + d), dim - d);
                     vec_store_part(dvs + kv + j * kv_stride + d, vec_load(s.dv + j * s.head_pad + d), dim - d);

@@ -2,7 +2,7 @@
  *
  * sigmoid   y = 1 / (1 + e^-x);                      dx = dy y (1 - y)
  * softmax   over each row: y = e^(x - max) / sum;    dx = y (dy - sum y dy); sums ascending, one rounded addition each
- * e^x       y = e^x;   log-sum-exp out[t] = max + log(sum of e^(x - max)), sums ascending, one rounded addition each
+ * e^x, log  y = e^x; y = log x;   log-sum-exp out[t] = max + log(sum of e^(x - max)), sums ascending, one rounded addition each
  * gather    y[i,:] = x[index[i],:]
  * scatter   y[index[i],:] += w[i] x[i,:] as one fused multiply-add, i ascending; without w: an addition
  * scale     y[i,:] = w[i] x[i,:]
@@ -63,6 +63,13 @@ void FN(exponential)(struct tensor y, struct tensor x)
     const int64_t n = tensor_count(y);
     ASSERT(tensor_count(x) == n);
     for (int64_t i = 0; i < n; i += VEC_WIDTH) vec_store_part(reals(y) + i, vec_exp(vec_load_part(reals(x) + i, n - i)), n - i);
+}
+
+void FN(logarithm)(struct tensor y, struct tensor x)
+{
+    const int64_t n = tensor_count(y);
+    ASSERT(tensor_count(x) == n);
+    for (int64_t i = 0; i < n; i += VEC_WIDTH) vec_store_part(reals(y) + i, vec_log(vec_load_part(reals(x) + i, n - i)), n - i);
 }
 
 void FN(log_sum_exp)(struct tensor out, struct tensor x)

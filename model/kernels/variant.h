@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "model/attention_view.h"
 #include "model/kernels/simd.h"
 #include "model/kernels/workspace.h"
 #include "sim/assertion.h"

@@ -66,10 +66,11 @@ static void view(const struct layer_context *context, struct attention *attentio
 }
 
 /* The mask that is due, or what a fault makes of it. */
-static bool is_causal(const struct layer_context *context)
+static struct attention_view mask_view(const struct layer_context *context)
 {
     bool due = context->model->causal;
-    return decision_site(context->plan, &site_attention_mask, context->where, due, due);
+    return (struct attention_view){.q_documents = context->documents, .k_documents = context->documents, .window = context->model->window,
+                                   .causal = decision_site(context->plan, &site_attention_mask, context->where, due, due)};
 }
 
 void attention_turn(const struct layer_context *context, struct attention *attention)
@@ -87,10 +88,10 @@ void attention_core(const struct layer_context *context, struct attention *atten
     struct tensor lse = layer_vector_alloc(context, layer_rows(context) * heads, arena);
     attention->lse = tensor_3d(lse.data, lse.storage, context->batch, heads, context->seq);
     struct arena_mark mark = arena_mark(context->scratch);
+    struct attention_view seen = mask_view(context);
     context->ops->attention_forward(heads_4d(context, attention->out, heads), attention->lse,
                                     heads_4d(context, attention->q, heads), heads_4d(context, attention->k, kv_heads),
-                                    heads_4d(context, attention->v, kv_heads), is_causal(context), context->documents,
-                                    context->precision->softmax, scratch_alloc(context));
+                                    heads_4d(context, attention->v, kv_heads), &seen, context->precision->softmax, scratch_alloc(context));
     arena_release(context->scratch, mark);
     tensor_round(attention->out, precision_activation(context->precision));
     layer_note(context, &site_attention_mask, 0, attention->out);
@@ -104,11 +105,12 @@ void attention_backward(const struct layer_context *context, const struct attent
     int heads = attention->heads, kv_heads = attention->kv_heads;
     struct arena_mark mark = arena_mark(context->scratch);
     tensor_site_axes(context->plan, &site_attention_output_view, context->where, sequences_3d(context, d_viewed), true);
+    struct attention_view seen = mask_view(context);
     context->ops->attention_backward(heads_4d(context, dq, heads), heads_4d(context, dk, kv_heads), heads_4d(context, dv, kv_heads),
                                      heads_4d(context, d_viewed, heads), heads_4d(context, attention->q, heads),
                                      heads_4d(context, attention->k, kv_heads), heads_4d(context, attention->v, kv_heads),
-                                     heads_4d(context, attention->out, heads), attention->lse, is_causal(context),
-                                     context->documents, context->precision->softmax, scratch_alloc(context));
+                                     heads_4d(context, attention->out, heads), attention->lse, &seen,
+                                     context->precision->softmax, scratch_alloc(context));
     arena_release(context->scratch, mark);
     if (context->model->rope) {
         context->ops->rope_backward(heads_3d(context, dq, heads), context->positions, context->model->rope_base);
