@@ -225,6 +225,20 @@ struct layout {
 /* Whose micro-batches' weights a run applies: the parallel layout's, in its standalone run too. 0: the layout's own. */
 struct loss_cut { int data_ranks, microbatches; };
 
+/* What runs: training; the transformer's layers again and again on their own output; one attention alone. */
+enum workload { WORKLOAD_TRAIN, WORKLOAD_DENOISE, WORKLOAD_ATTENTION };
+/* Inputs of the workload attention: N(0, 1), U[0, 1), or N(0, 1) with the keys of one quarter of the positions three times as
+ * large and those of another moved, so that what a block weighs differs from block to block. */
+enum attention_inputs { ATTENTION_NORMAL, ATTENTION_UNIFORM, ATTENTION_ADVERSARIAL };
+enum { DOCUMENTS_MAX = 256 };
+struct attention_config {
+    enum attention_inputs inputs;
+    int batch;                              /* sequences of each context-parallel group */
+    bool backward, sinks;
+    int documents[DOCUMENTS_MAX], documents_count; /* lengths; none: one document */
+    int joint; bool joint_rear;             /* rows that every member has, at the front or the end of the sequence */
+};
+
 struct machine_config { int ranks_per_node; double tflops, intra_latency_us, intra_gb_per_s, inter_latency_us, inter_gb_per_s; };
 
 struct plugin;                              /* model/plugin/plugin.h */
@@ -238,10 +252,14 @@ struct run_config {
     struct loss_cut loss_cut;
     struct machine_config machine;
     struct precision precision;
+    enum workload workload;
+    struct attention_config attention;      /* workload attention */
+    int iterations;                         /* workload denoise */
 };
 static inline enum format run_storage(const struct run_config *config) { return precision_storage(&config->precision); }
 
 static inline int layout_ep(const struct layout *l) { return l->ep > 1 ? l->ep : 1; }
+static inline int layout_cp(const struct layout *l) { return l->cp > 1 ? l->cp : 1; }
 /* Ranks of dp_shard that an expert-parallel group spans. */
 static inline int layout_ep_shards(const struct layout *l)
 {
@@ -252,7 +270,7 @@ static inline int layout_ep_shards(const struct layout *l)
 static inline int layout_shards_alike(const struct layout *l) { return l->dispatcher == DISPATCH_REPLICATED ? layout_ep(l) : 1; }
 /* Ranks that read different sequences; where experts are replicated, fewer than there are in dp_replicate x dp_shard. */
 static inline int layout_data_ranks(const struct layout *l) { return l->dp_replicate * l->dp_shard / layout_shards_alike(l); }
-static inline int layout_ranks(const struct layout *l) { return l->pp * l->dp_replicate * l->dp_shard * l->tp; }
+static inline int layout_ranks(const struct layout *l) { return l->pp * l->dp_replicate * l->dp_shard * layout_cp(l) * l->tp; }
 /* Does a tp rank have a slice of each sequence between tensor-parallel parts? */
 static inline bool layout_slices_sequences(const struct layout *l) { return l->sequence_parallel && l->tp > 1; }
 /* The same work on one rank: pp 1, dp 1, one micro-batch, zero 0. */

@@ -40,6 +40,12 @@ struct train_options {
     void (*progress)(void *context, int64_t done, int64_t total); void *progress_context;
 };
 
+/* For the other workloads, which make records of the same kind. The clocks are for `performance` alone. */
+struct run_clock { double wall_s, cpu_s; };
+struct run_clock run_clock_now(void);
+double train_message_cost_s(void *machine_config, int source, int destination, size_t bytes);
+void train_copy_deadlock(struct record *record, const struct deadlock *from);
+
 /* Caller owns the record (record_free). NULL and an error only for the environment's or hpsim's own reasons;
  * a deadlock or wrong numbers are a record. plan: the armed deviations, or NULL. */
 struct record *train_run(const struct run_config *config, struct site_plan *plan, const struct train_options *options, struct error *error);

@@ -51,7 +51,8 @@ struct draft {
     int dense_layers[LAYERS_MAX], dense_layers_count;
     int micro_batch_size;             /* 0: not given */
     int score_format;                 /* storage, bf16 */
-    char weights[512], text[512], plugin[512]; /* as written: relative to the scenario file */
+    int merge_order, joint_place;     /* linear, tree; front, rear */
+    char weights[512], text[512], plugin[512];     /* as written: relative to the scenario file */
 };
 struct fault_draft {
     struct fault_entry entry;

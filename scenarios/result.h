@@ -63,6 +63,14 @@ struct experiment_options {
     bool watch;                     /* set by experiment_run: deep, or faults to look for; see train_options */
 };
 
+/* Workload attention: what a report shows beside checks and diagnosis. */
+struct context_result {
+    struct attention_inputs_data *inputs;
+    struct context_comparison *comparison, *fine;
+    struct context_variations *variations;
+    struct record *single;                /* on one rank, at the scenario's own precision */
+};
+
 struct result {
     const struct scenario *scenario;      /* borrowed */
     struct record *parallel, *standalone; /* owned */
@@ -75,6 +83,7 @@ struct result {
     int warnings_count; char warnings[WARNINGS_MAX][WARNING_TEXT]; /* worth knowing, and no fault */
     bool has_diagnosis; struct diagnosis diagnosis;
     int faults_count; struct fault_result faults[FAULTS_MAX];
+    struct context_result context;        /* workload attention; owned */
     double wall_s;
     struct arena *arena;
 };

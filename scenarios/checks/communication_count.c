@@ -19,6 +19,7 @@
 #include "scenarios/call_due.h"
 #include "scenarios/dispatch_calls.h"
 #include "scenarios/check.h"
+#include "scenarios/context_checks.h"
 #include "scenarios/facts.h"
 
 /* ---- calls ---- */
@@ -294,6 +295,10 @@ static void check_cost(const struct evidence *e, struct check_output *output, co
 
 static void run(const struct evidence *e, struct check_output *output)
 {
+    if (check_is_attention(e)) {
+        context_calls(e, output);
+        return;
+    }
     const struct record *record = e->parallel;
     check_value(output, 0, 0);
     if (!facts_finished(record)) {
@@ -321,4 +326,5 @@ const struct check check_communication_count = {
               "that its algorithm takes",
     .tier = "default",
     .run = run,
+    .workloads = CHECK_IN(WORKLOAD_TRAIN) | CHECK_IN(WORKLOAD_ATTENTION),
 };

@@ -21,6 +21,7 @@
 #include "model/data.h"
 #include "model/sites.h"
 #include "scenarios/check.h"
+#include "scenarios/context_checks.h"
 #include "scenarios/compare.h"
 #include "scenarios/initial_values.h"
 #include "scenarios/oracle_inputs.h"
@@ -286,6 +287,10 @@ static void find_choices(const struct evidence *e, struct check_output *output)
 
 static void run(const struct evidence *e, struct check_output *output)
 {
+    if (check_is_attention(e)) {
+        context_oracle(e, output);
+        return;
+    }
     const struct comparison *c = e->comparison;
     if (!c) {
         check_skip(output, "the parallel run did not finish: nothing to compare");
@@ -318,4 +323,5 @@ const struct check check_oracle = {
               "norm, every parameter after the update, activations and their gradients between layers",
     .tier = "default",
     .run = run,
+    .workloads = CHECK_IN(WORKLOAD_TRAIN) | CHECK_IN(WORKLOAD_ATTENTION),
 };
