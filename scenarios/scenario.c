@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "model/context/context.h"
 #include "model/plugin/plugin.h"
 #include "scenarios/check.h"
 #include "scenarios/corpus.h"
@@ -146,12 +147,23 @@ static bool open_plugin(struct reader *reader, const struct scenario_options *op
     return true;
 }
 
+/* An attention of its own is what a plug-in that brings one is for. */
+static void choose_plugin(struct reader *reader, struct draft *draft)
+{
+    struct context_config *context = &draft->scenario.config.layout.context;
+    const struct context_method *method = plugin_method(reader->plugin);
+    if (method && !reader_has(reader, "parallel.context.method")) snprintf(context->method, sizeof context->method, "%s", method->name);
+}
+
 static bool prepare_plugin(struct reader *reader, struct draft *draft)
 {
-    struct layout *layout = &draft->scenario.config.layout;
+    const struct run_config *config = &draft->scenario.config;
+    struct plugin *plugin = draft->scenario.plugin;
     struct error error = {0};
-    return !draft->scenario.plugin || plugin_schedule_prepare(draft->scenario.plugin, layout->schedule, layout->pp, layout->microbatches, &error) ||
-           reader_fail(reader, "parallel.pipeline.schedule", "%s", error.message);
+    if (!plugin) return true;
+    if (!plugin_schedule_prepare(plugin, config->layout.schedule, config->layout.pp, config->layout.microbatches, &error))
+        return reader_fail(reader, "parallel.pipeline.schedule", "%s", error.message);
+    return plugin_attention_fits(plugin, config, &error) || reader_fail(reader, "parallel.context.method", "%s", error.message);
 }
 
 /* ---- faults and what is expected ---- */
@@ -235,6 +247,7 @@ static bool load(struct reader *reader, const struct scenario_options *options, 
     if (strlen(reader->file) >= sizeof scenario->file)
         return error_input(reader->error, "the scenario's path is longer than %zu bytes", sizeof scenario->file - 1);
     if (!read_tree(reader) || !apply_options(reader, options) || !open_plugin(reader, options, draft) || !read_keys(reader, draft)) return false;
+    choose_plugin(reader, draft);
     set_names(scenario, reader->file);
     if (options->seed_given) scenario->config.seed = options->seed;
     return validate_scenario(reader, draft) && prepare_plugin(reader, draft) && find_weights(reader, draft) && load_text(reader, draft) &&

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "model/precision.h"
+#include "model/record.h"
 #include "model/sites.h"
 #include "sim/arena.h"
 #include "sim/assertion.h"
@@ -207,14 +208,12 @@ static void backward(struct context_call *call)
     run(call, true);
 }
 
-/* Whether it takes these sizes: by its own word, where it has one. */
+/* What it takes is asked where the whole configuration is known (plugin_attention_fits). */
 static bool allows(const struct context_shape *shape, char why[320])
 {
-    if (shape->joint > 0) {
-        snprintf(why, 320, "joint rows %lld: a plug-in's attention has none", (long long)shape->joint);
-        return false;
-    }
-    return true;
+    if (shape->joint == 0) return true;
+    snprintf(why, 320, "joint rows %lld: a plug-in's attention is given none", (long long)shape->joint);
+    return false;
 }
 
 void plugin_method_make(struct plugin *plugin)
@@ -228,7 +227,47 @@ const struct context_method *plugin_method(const struct plugin *plugin)
     return plugin && plugin->description.attention ? &plugin->method : NULL;
 }
 
-bool plugin_has_backward(const struct plugin *plugin)
+const struct context_method *context_method_of(const struct run_config *config)
 {
-    return plugin && plugin->description.attention && plugin->description.attention->backward;
+    const struct context_method *own = plugin_method(config->plugin);
+    const char *name = config->layout.context.method;
+    if (own && (!strcmp(name, "plugin") || !strcmp(name, own->name))) return own;
+    return context_method_find(name[0] ? name : "ring");
+}
+
+static bool ask(const struct plugin *plugin, const struct run_config *config, struct error *error)
+{
+    enum { WHY = 320 };
+    const struct hpsim_attention_method *method = plugin->description.attention;
+    const struct context_layout *layout = context_layout_find(config->layout.context.layout);
+    const struct model_config *m = &config->model;
+    int members = layout_cp(&config->layout);
+    bool apart = config->workload == WORKLOAD_ATTENTION;
+    if (!method->refuses) return true;
+    ASSERT(layout);
+    int64_t *rows = memory_alloc((size_t)members * sizeof *rows);
+    char *why = memory_zalloc(WHY + 1);
+    for (int r = 0; r < members; r++) rows[r] = context_layout_rows(layout, m->seq, members, r);
+    struct hpsim_shape shape = {
+        .size = sizeof shape, .members = members, .heads = m->heads / config->layout.tp, .kv_heads = m->kv_heads / config->layout.tp, .head_dim = m->head_dim,
+        .causal = m->causal, .documents = apart ? config->attention.documents_count > 0 : m->document_mask, .seq = m->seq, .window = m->window, .rows_of = rows,
+        .batch = apart ? config->attention.batch : layout_sequences_per_microbatch(config),
+    };
+    watch_enter(plugin->watch, &plugin->watch->slots[0], "attention, asked whether it refuses");
+    bool refuses = method->refuses(&shape, why, WHY) != 0;
+    watch_leave(&plugin->watch->slots[0]);
+    if (refuses) error_input(error, "plug-in '%s': attention '%s' refuses: %s", plugin->name, method->name, why[0] ? why : "it does not say why");
+    free(rows);
+    free(why);
+    return !refuses;
+}
+
+bool plugin_attention_fits(const struct plugin *plugin, const struct run_config *config, struct error *error)
+{
+    bool apart = config->workload == WORKLOAD_ATTENTION, needs_backward = apart ? config->attention.backward : config->workload == WORKLOAD_TRAIN;
+    if (!plugin || context_method_of(config) != plugin_method(plugin) || (!apart && layout_cp(&config->layout) == 1)) return true;
+    if (needs_backward && !plugin->description.attention->backward)
+        return error_input(error, "plug-in '%s': attention '%s' has no backward; allowed: workload attention with attention.backward false, or denoise", plugin->name, plugin->method.name);
+    if (apart && config->attention.sinks) return error_input(error, "plug-in '%s': attention '%s' is given no sinks; allowed: attention.sinks false", plugin->name, plugin->method.name);
+    return ask(plugin, config, error);
 }

@@ -69,6 +69,8 @@ static bool description_fits(struct plugin *plugin, const struct hpsim_descripti
         !list_fits(plugin, "schedule", d->schedules, d->schedules_count, error) || !list_fits(plugin, "loss", d->losses, d->losses_count, error))
         return false;
     if (d->attention && !plugin_name_fits(plugin, "attention", d->attention->name, error)) return false;
+    if (d->attention && (context_method_find(d->attention->name) || !strcmp(d->attention->name, "plugin")))
+        return error_input(error, "plug-in '%.300s': hpsim has a context method '%s' of its own", plugin->path, d->attention->name);
     if (d->attention && !d->attention->forward)
         return error_input(error, "plug-in '%.300s': its attention '%s' has no forward function", plugin->path, d->attention->name);
     if (d->attention || d->algorithms_count || d->schedules_count || d->losses_count) return true;

@@ -46,6 +46,10 @@ const struct algorithm *plugin_algorithm_find(const struct plugin *plugin, enum 
 
 /* Its attention as a method; NULL: it brings none, or plugin is NULL. */
 const struct context_method *plugin_method(const struct plugin *plugin);
-bool plugin_has_backward(const struct plugin *plugin);
+/* The method that a run uses: the plug-in's, where parallel.context.method names it, else the table's ("": ring). */
+const struct context_method *context_method_of(const struct run_config *config);
+/* Does the run use its attention, and can it? False and an error: not with this configuration, by its own word or for want of a
+ * backward. */
+bool plugin_attention_fits(const struct plugin *plugin, const struct run_config *config, struct error *error);
 
 #endif

@@ -38,6 +38,7 @@ const struct check check_plugin = {
     .id = "plugin",
     .proves = "a plug-in keeps to the rules of hpsim.h and fills what it is given to fill",
     .tier = "default",
+    .workloads = CHECK_IN(WORKLOAD_TRAIN) | CHECK_IN(WORKLOAD_ATTENTION) | CHECK_IN(WORKLOAD_DENOISE),
     .measures = "calls against the rules",
     .run = run,
 };

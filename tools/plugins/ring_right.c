@@ -167,13 +167,13 @@ static void row_add(const attention *a, struct running *r, const struct block *b
         double s, p, shrink;
         if (!sees(a, b, query, block->positions[b * block->rows + key])) continue;
         s = score(a, q_at(a, b, row, h), block, k);
-        shrink = !began ? 0 : s > r->largest[at] ? exp(r->largest[at] - s) : 1;
+        shrink = began && s > r->largest[at] ? exp(r->largest[at] - s) : 1;
         if (!began || s > r->largest[at]) r->largest[at] = s;
         p = exp(s - r->largest[at]);
-        r->sum[at] = r->sum[at] * shrink + p;
+        r->sum[at] = began ? r->sum[at] * shrink + p : p;
         for (d = 0; d < a->head_dim; d++) {
             double *acc = &r->acc[at * a->head_dim + d];
-            *acc = *acc * shrink + p * load(a, block->v, k + d);
+            *acc = (began ? *acc * shrink : 0) + p * load(a, block->v, k + d);
         }
         began = 1;
     }
