@@ -163,7 +163,7 @@ static void rank_main_of(struct rank *rank, void *argument)
     }
     program->doing = "behind its attention";
     struct attention_part *part = arena_zalloc(record->arena, sizeof *part);
-    *part = (struct attention_part){.batch = call.batch, .rows = rows, .first_sequence = first, .positions = positions, .out = keep(record, call.out), .lse = keep(record, call.lse)};
+    *part = (struct attention_part){.batch = call.batch, .rows = rows, .first_sequence = first, .positions = positions, .out = keep(record, call.out), .lse = plugin_left_lse(&call) ? NULL : keep(record, call.lse)};
     if (s->config->attention.backward) {
         part->dq = keep(record, call.dq);
         part->dk = keep(record, call.dk);
@@ -211,7 +211,7 @@ static void digest_part(struct hash *hash, const struct rank_record *rank, const
     if (!p) return;
     size_t rows = (size_t)(p->batch * p->rows), wide = rows * (size_t)(in->heads * in->head_dim), narrow = rows * (size_t)(in->kv_heads * in->head_dim);
     hash_reals(hash, p->out, wide, FORMAT_FP64);
-    hash_reals(hash, p->lse, rows * (size_t)in->heads, FORMAT_FP64);
+    if (p->lse) hash_reals(hash, p->lse, rows * (size_t)in->heads, FORMAT_FP64);
     if (p->dq) {
         hash_reals(hash, p->dq, wide, FORMAT_FP64);
         hash_reals(hash, p->dk, narrow, FORMAT_FP64);

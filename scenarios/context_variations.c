@@ -312,7 +312,7 @@ static void compare_lse(struct work *w, struct lse_pass *pass, const struct run_
         const struct attention_part *p = record->rank[r].attention;
         for (int64_t i = 0; i < p->batch * p->rows * in->heads; i++) {
             int64_t row = i / in->heads, head = i % in->heads, local = row % p->rows, sequence = p->first_sequence + row / p->rows, position = p->positions[row];
-            double lse = p->lse[(row / p->rows * in->heads + head) * p->rows + local], should = due.results.lse[(sequence * in->heads + head) * in->seq + position];
+            double should = due.results.lse[(sequence * in->heads + head) * in->seq + position], lse = p->lse ? p->lse[(row / p->rows * in->heads + head) * p->rows + local] : should;
             double error = lse == should ? 0 : fabs(lse - should) / fmax(fabs(should), 1), out = 0, norm = 0;
             for (int64_t d = 0; d < in->head_dim; d++) {
                 double a = p->out[i * in->head_dim + d], b = due.results.out[((sequence * in->seq + position) * in->heads + head) * in->head_dim + d];

@@ -136,11 +136,12 @@ static bool open_plugin(struct reader *reader, const struct scenario_options *op
     if (!cJSON_IsString(item)) return true; /* null, or what reading the keys refuses */
     snprintf(subject, sizeof subject, "plug-in '%s' ", foreign(item->valuestring, shown));
     if (!resolve(reader, "plugin", item->valuestring, path, sizeof path)) return false;
-    if (input_file_check(path, subject, &error)) draft->scenario.plugin = plugin_open(path, options->watch, &error);
+    bool there = input_file_check(path, subject, &error);
+    if (there) draft->scenario.plugin = plugin_open(path, options->watch, &error);
     if (!draft->scenario.plugin) {
         reader_fail(reader, "plugin", "%s", error.message);
-        if (error.hint[0]) error_hint(reader->error, "%s", error.hint);
-        else error_hint(reader->error, "it is looked for as %s: paths are relative to the scenario file", path);
+        if (!there) error_hint(reader->error, "it is looked for as %s: paths are relative to the scenario file", path);
+        else error_hint(reader->error, "%s", error.hint[0] ? error.hint : "hpsim.h says what a plug-in describes");
         return false;
     }
     draft->scenario.config.plugin = reader->plugin = draft->scenario.plugin;

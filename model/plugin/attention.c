@@ -14,6 +14,8 @@
 #include "sim/arena.h"
 #include "sim/assertion.h"
 
+static void forward(struct context_call *call);
+
 static const struct plugin *plugin_of(const struct context_call *call)
 {
     return (const struct plugin *)call->cp->method;
@@ -174,6 +176,17 @@ static void take(struct hpsim_call *call, const struct hpsim_attention *a, bool 
     put(call, c->lse, a->lse, c->lse.storage);
 }
 
+bool plugin_left_lse(const struct context_call *call)
+{
+    size_t width = format_storage_bytes(call->lse.storage);
+    int64_t count = tensor_count(call->lse);
+    if (call->cp->method->forward != forward || count == 0) return false;
+    for (int64_t i = 0; i < count; i++) {
+        if (!is_poison((const char *)call->lse.data + (size_t)i * width, width)) return false;
+    }
+    return true;
+}
+
 static void run(struct context_call *c, bool backward)
 {
     const struct plugin *plugin = plugin_of(c);
@@ -192,6 +205,7 @@ static void run(struct context_call *c, bool backward)
     int status = backward ? method->backward(attention) : method->forward(attention);
     watch_leave(call->slot);
     rank_note(rank, note);
+    call->slot->last[0] = 0; /* what is found from here on belongs to no call */
     call_finish(call);
     if (status != 0) call_misused(call, status, "returned %d: it could not be done", status);
     take(call, attention, backward);

@@ -48,6 +48,9 @@ const struct algorithm *plugin_algorithm_find(const struct plugin *plugin, enum 
 const struct context_method *plugin_method(const struct plugin *plugin);
 /* The method that a run uses: the plug-in's, where parallel.context.method names it, else the table's ("": ring). */
 const struct context_method *context_method_of(const struct run_config *config);
+/* Has a plug-in left lse alone, as it may? */
+struct context_call;
+bool plugin_left_lse(const struct context_call *call);
 /* Does the run use its attention, and can it? False and an error: not with this configuration, by its own word or for want of a
  * backward. */
 bool plugin_attention_fits(const struct plugin *plugin, const struct run_config *config, struct error *error);
