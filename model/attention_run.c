@@ -333,5 +333,9 @@ bool attention_allowed(const struct run_config *config, char why[320])
     struct context_shape shape = {.batch = config->attention.batch, .seq = m->seq, .joint = config->attention.joint, .size = layout_cp(l),
         .ulysses = l->context.ulysses > 1 ? l->context.ulysses : 1, .heads = m->heads, .kv_heads = m->kv_heads, .head_dim = m->head_dim, .causal = m->causal,
         .reversed = l->context.reversed, .overlap = l->context.overlap};
-    return !method || !method->allows || method->allows(&shape, why);
+    struct error error = {0};
+    if (method && method->allows && !method->allows(&shape, why)) return false;
+    if (plugin_attention_fits(config->plugin, config, &error)) return true;
+    snprintf(why, 320, "%.300s", error.message);
+    return false;
 }

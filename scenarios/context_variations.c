@@ -352,8 +352,10 @@ static void vary_lse(struct work *w)
     attention_inputs_free(changed);
     bool by_documents = !strcmp(w->config.layout.context.layout, "document");
     if (w->stopped || by_documents) return; /* there the layout follows the documents */
-    changed = attention_inputs_copy(w->inputs);
+    char why[320];
     config.model.document_mask = true;
+    if (!attention_allowed(&config, why)) return; /* a plug-in that takes no documents */
+    changed = attention_inputs_copy(w->inputs);
     if (!changed->documents) attention_inputs_set_documents(changed, &config);
     for (int64_t i = 0; i < in->sequences * in->seq; i++) {
         if (i % in->seq >= in->seq - in->seq / 4 || i % in->seq == 1) changed->documents[i] = -1;

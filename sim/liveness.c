@@ -23,7 +23,7 @@ static const char *rank_where(struct machine *machine, const struct rank *rank)
         rank->describe(rank, text, sizeof text);
     text[sizeof text - 1] = '\0';
     if (rank->note)
-        return arena_printf(machine->texts, "%s%s%s", text, text[0] ? "; " : "", rank->note);
+        return arena_printf(machine->texts, "%s%s%s", rank->note, text[0] ? "; " : "", text);
     return text[0] ? arena_strdup(machine->texts, text) : "";
 }
 

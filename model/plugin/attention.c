@@ -264,7 +264,7 @@ static bool ask(const struct plugin *plugin, const struct run_config *config, st
     for (int r = 0; r < members; r++) rows[r] = context_layout_rows(layout, m->seq, members, r);
     struct hpsim_shape shape = {
         .size = sizeof shape, .members = members, .heads = m->heads / config->layout.tp, .kv_heads = m->kv_heads / config->layout.tp, .head_dim = m->head_dim,
-        .causal = m->causal, .documents = apart ? config->attention.documents_count > 0 : m->document_mask, .seq = m->seq, .window = m->window, .rows_of = rows,
+        .causal = m->causal, .documents = m->document_mask, .seq = m->seq, .window = m->window, .rows_of = rows,
         .batch = apart ? config->attention.batch : layout_sequences_per_microbatch(config),
     };
     watch_enter(plugin->watch, &plugin->watch->slots[0], "attention, asked whether it refuses");

@@ -4,7 +4,7 @@
 
 enum { NO_ENTRY = 1, NULL_ENTRY, OLD, SHORT, NAMELESS, EMPTY, TAKEN, EXPRESSION, SCHEDULE, CRASHES, OPERATION };
 
-#if BAD == NO_ENTRY
+#if BAD == 1 /* NO_ENTRY: an enumerator is nothing to the preprocessor */
 int something_else(void);
 int something_else(void)
 {

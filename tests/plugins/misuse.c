@@ -114,9 +114,12 @@ static int forward(const struct hpsim_attention *a)
 
 static int refuses(const struct hpsim_shape *shape, char *ret_why, size_t ret_why_bytes)
 {
-    if (shape->window != 1000 + REFUSES) return 0;
-    strncpy(ret_why, "this window is the one that it does not like", ret_why_bytes - 1);
-    return 1;
+    const char *why = shape->window == 1000 + REFUSES             ? "this window is the one that it does not like"
+                      : shape->window > 0 && shape->window < 1000 ? "no windows"
+                      : shape->documents                          ? "no documents"
+                                                                  : NULL;
+    if (why) strncpy(ret_why, why, ret_why_bytes - 1);
+    return why != NULL;
 }
 
 static const struct hpsim_attention_method method = {"misuse", "right but for one rule", forward, NULL, refuses};
