@@ -17,7 +17,7 @@
 #define OP_barrier OP_BARRIER
 
 static const struct algorithm algorithms[] = {
-#define ALGORITHM(op, name) {OP_##op, {#op, #name}, op##_##name},
+#define ALGORITHM(op, name) {OP_##op, {#op, #name}, op##_##name, NULL},
 #include "collectives/collectives.def"
 #undef ALGORITHM
 };
@@ -63,7 +63,7 @@ void parts_uncounted(struct operation *o)
 
 static void enter(struct operation *o)
 {
-    if (operation_enter(o, o->described) && !o->c->messages_only && o->size > 1)
+    if (operation_enter(o, o->described) && !o->c->messages_only && o->size > 1 && !(o->algorithm && o->algorithm->context)) /* foreign code is called by the rank itself */
         meeting_post(o);
 }
 

@@ -102,8 +102,8 @@ struct collective_algorithm { const char *op; const char *name; };
 int collective_algorithm_count(void);
 const struct collective_algorithm *collective_algorithm(int i);
 /* One number of each member, added up in the order of this algorithm of the all-reduce: the distinct sums that the parts of a
- * buffer get, at most `size` of them. Returns how many; 0: no such algorithm. */
-int all_reduce_sums(const char *algorithm, const double *contributions, int size, double *ret_sums);
+ * buffer get, at most `size` of them. Returns how many; 0: the communicator knows no such algorithm. */
+int all_reduce_sums(const struct communicator *c, const char *algorithm, const double *contributions, int size, double *ret_sums);
 
 /* Deviations that communication sites can have here, for the registries. */
 int communication_deviation_count(void);

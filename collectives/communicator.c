@@ -1,6 +1,7 @@
 /* communicator: groups by name, the choice of algorithms, the log of calls. */
 #include "collectives/communicator_state.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "collectives/pattern.h"
@@ -71,6 +72,8 @@ void communicator_free(struct communicator *c)
     free(c->traffic);
     free(c->differences);
     free(c->hazards);
+    free(c->added);
+    free(c->misuses);
     free(c->kinds);
     free(c->pending);
     ledger_done(&c->ledger);
@@ -132,16 +135,57 @@ void communicator_force_messages(struct communicator *c)
     c->messages_only = true;
 }
 
+void communicator_add_algorithm(struct communicator *c, const struct algorithm *algorithm)
+{
+    GROW(c->added, c->added_count, c->added_capacity);
+    c->added[c->added_count++] = algorithm;
+}
+
+const struct algorithm *algorithm_known(const struct communicator *c, enum collective_op op, const char *name)
+{
+    const struct algorithm *found = algorithm_find(op, name);
+    for (int i = 0; i < c->added_count && !found; i++)
+        if (c->added[i]->op == op && strcmp(c->added[i]->info.name, name) == 0)
+            found = c->added[i];
+    return found;
+}
+
 bool communicator_set_algorithm(struct communicator *c, const char *op, const char *algorithm)
 {
     for (int i = 0; i < OP_COUNT; i++)
         if (strcmp(collective_op_names[i], op) == 0) {
-            const struct algorithm *found = algorithm ? algorithm_find((enum collective_op)i, algorithm) : NULL;
+            const struct algorithm *found = algorithm ? algorithm_known(c, (enum collective_op)i, algorithm) : NULL;
             if (found)
                 c->chosen[i] = found;
             return found != NULL;
         }
     return false;
+}
+
+void communicator_misused(struct communicator *c, const struct site *site, struct where where, const char *operation, const char *call, const char *what)
+{
+    enum { MISUSES_MAX = 64 };
+    if (c->misuses_count == MISUSES_MAX)
+        return;
+    if (!c->misuses)
+        c->misuses = memory_alloc(MISUSES_MAX * sizeof *c->misuses);
+    struct misuse *m = &c->misuses[c->misuses_count++];
+    where.rank = rank_id(c->rank);
+    *m = (struct misuse){.site = site, .where = where};
+    snprintf(m->operation, sizeof m->operation, "%s", operation);
+    snprintf(m->call, sizeof m->call, "%s", call);
+    snprintf(m->what, sizeof m->what, "%s", what);
+}
+
+int communicator_misuses(const struct communicator *c)
+{
+    return c->misuses_count;
+}
+
+const struct misuse *communicator_misuse(const struct communicator *c, int i)
+{
+    ASSERT(i >= 0 && i < c->misuses_count);
+    return &c->misuses[i];
 }
 
 void call_log(struct communicator *c, const struct operation *o)

@@ -45,6 +45,9 @@ struct group *communicator_group_over(struct communicator *c, const char *name, 
 /* Any list of ranks that contains this one. */
 struct group *communicator_group_of(struct communicator *c, const char *name, const int *ranks, int size);
 bool communicator_set_algorithm(struct communicator *c, const char *op, const char *algorithm); /* false: unknown */
+/* One that this communicator knows beside the built-in ones; it must outlive the communicator. */
+struct algorithm;
+void communicator_add_algorithm(struct communicator *c, const struct algorithm *algorithm);
 
 /* Collectives go message by message from now on, as they do where the plan arms any communication site. */
 void communicator_force_messages(struct communicator *c);
@@ -77,6 +80,16 @@ int communicator_hazards(const struct communicator *c);
 const struct hazard *communicator_hazard(const struct communicator *c, int i);
 /* Said by who uses the output of an asynchronous call, before he does. */
 void communicator_reads(struct communicator *c, const void *data, size_t bytes, const struct site *by, struct where where);
+
+/* What foreign code (a plug-in) did against the rules of what it was given, noted by who gave it. */
+enum { MISUSE_TEXT = 256 };
+struct misuse {
+    const struct site *site; struct where where;
+    char operation[64], call[96], what[MISUSE_TEXT]; /* "attention forward"; "send to member 7"; what was wrong */
+};
+void communicator_misused(struct communicator *c, const struct site *site, struct where where, const char *operation, const char *call, const char *what);
+int communicator_misuses(const struct communicator *c);       /* the first ones tell: at most 64 are kept */
+const struct misuse *communicator_misuse(const struct communicator *c, int i);
 
 struct traffic {                  /* this rank's share, summed over calls alike */
     const char *purpose, *op, *group, *algorithm; enum format format;

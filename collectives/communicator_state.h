@@ -47,6 +47,8 @@ struct communicator {
     struct arena *keep;               /* as long as the communicator */
     struct group_entry *groups, **groups_end;
     const struct algorithm *chosen[OP_COUNT];
+    const struct algorithm **added; int added_count, added_capacity;
+    struct misuse *misuses; int misuses_count;
     struct operation *operations;     /* all there ever were at once */
     struct late *late;                /* results that a deviation holds back */
     struct operation *deferred;       /* which a deviation starts after the next one */
@@ -72,6 +74,9 @@ struct communicator {
             (array) = memory_realloc((array), (size_t)(capacity) * sizeof *(array))))
 
 struct group_entry *group_make(struct arena *arena, const char *name, const int *ranks, int size, int rank);
+
+/* A built-in algorithm, or one that was added; NULL: none. */
+const struct algorithm *algorithm_known(const struct communicator *c, enum collective_op op, const char *name);
 
 void operation_reserve(struct operation *o, int size);
 void operations_free(struct operation *o);

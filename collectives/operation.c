@@ -212,7 +212,7 @@ static const struct algorithm *algorithm_of(struct communicator *c, enum collect
 {
     if (op == OP_RING_SHIFT)
         return NULL;
-    const struct algorithm *algorithm = name ? algorithm_find(op, name) : c->chosen[op];
+    const struct algorithm *algorithm = name ? algorithm_known(c, op, name) : c->chosen[op];
     ASSERT_MESSAGE(algorithm || !name, "no algorithm %s for %s", name, collective_op_names[op]);
     return algorithm ? algorithm : algorithm_find(op, NULL);
 }

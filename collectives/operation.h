@@ -1,4 +1,5 @@
-/* operation: one collective call in flight, as an algorithm sees it. Internal to this floor.
+/* operation: one collective call in flight, as an algorithm sees it. For this floor, and for algorithms that come from
+ * elsewhere (model/plugin/algorithm.c).
  *
  * An algorithm is a function of an operation. It finds the call's data cut into parts, one a member (one
  * in all for a broadcast and a reduce), with the rank's contribution in them, already rounded to the wire's
@@ -77,8 +78,8 @@ struct operation {
 };
 
 typedef void algorithm_run(struct operation *o);
-struct algorithm { enum collective_op op; struct collective_algorithm info; algorithm_run *run; };
-/* NULL: unknown. name NULL: the first of the op. */
+struct algorithm { enum collective_op op; struct collective_algorithm info; algorithm_run *run; const void *context /* of one that is no file here; else NULL */; };
+/* NULL: unknown. name NULL: the first of the op. Built-in ones. */
 const struct algorithm *algorithm_find(enum collective_op op, const char *name);
 
 #define ALGORITHM(op, name) void op##_##name(struct operation *o);

@@ -404,10 +404,10 @@ static double operand_of(const struct pattern_result *result, const double *cont
     return index >= 0 ? slots[index] : contributions[result->leaves[-1 - index].member];
 }
 
-int all_reduce_sums(const char *name, const double *contributions, int size, double *ret_sums)
+int all_reduce_sums(const struct communicator *c, const char *name, const double *contributions, int size, double *ret_sums)
 {
     struct pattern *list = NULL;
-    const struct algorithm *algorithm = algorithm_find(OP_ALL_REDUCE, name);
+    const struct algorithm *algorithm = algorithm_known(c, OP_ALL_REDUCE, name);
     if (!algorithm) return 0;
     const struct pattern *p = pattern_of(&list, &(struct operation){.op = OP_ALL_REDUCE, .algorithm = algorithm, .size = size});
     double *slots = memory_zalloc((size_t)(p->slots + 1) * sizeof *slots);

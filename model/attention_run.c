@@ -11,6 +11,7 @@
 
 #include "model/context/context.h"
 #include "model/deviations.h"
+#include "model/plugin/plugin.h"
 #include "model/precision.h"
 #include "sim/assertion.h"
 #include "sim/coroutine.h"
@@ -43,7 +44,7 @@ static void open_groups(struct context_parallel *cp, const struct run_config *co
     struct group *group = communicator_group(cp->communicator, "cp");
     int size = group->size, inner = c->ulysses > 1 ? c->ulysses : 1, *ranks = arena_alloc(rank_arena(rank, ARENA_RUN), (size_t)(size + 1) * sizeof *ranks);
     cp->group = group;
-    cp->method = context_method_find(c->method[0] ? c->method : "ring");
+    cp->method = context_method_of(config);
     cp->layout = context_layout_find(c->layout[0] ? c->layout : "zigzag");
     cp->merge = context_merge_find(c->merge[0] ? c->merge : "sigmoid");
     cp->tree = c->tree;
@@ -141,6 +142,8 @@ static void rank_main_of(struct rank *rank, void *argument)
     rank_set_program(rank, program, describe);
     record->communicator = communicator_new(rank, &s->record->mesh);
     const struct layout *layout = &s->config->layout;
+    plugin_register(s->config->plugin, record->communicator);
+    if (layout->all_to_all[0]) communicator_set_algorithm(record->communicator, "all_to_all", layout->all_to_all);
     if (layout->all_reduce[0]) communicator_set_algorithm(record->communicator, "all_reduce", layout->all_reduce);
     if (layout->all_gather[0]) communicator_set_algorithm(record->communicator, "all_gather", layout->all_gather);
     if (layout->reduce_scatter[0]) communicator_set_algorithm(record->communicator, "reduce_scatter", layout->reduce_scatter);
@@ -160,7 +163,7 @@ static void rank_main_of(struct rank *rank, void *argument)
     }
     program->doing = "behind its attention";
     struct attention_part *part = arena_zalloc(record->arena, sizeof *part);
-    *part = (struct attention_part){.batch = call.batch, .rows = rows, .first_sequence = first, .positions = positions, .out = keep(record, call.out), .lse = keep(record, call.lse)};
+    *part = (struct attention_part){.batch = call.batch, .rows = rows, .first_sequence = first, .positions = positions, .out = keep(record, call.out), .lse = plugin_left_lse(&call) ? NULL : keep(record, call.lse)};
     if (s->config->attention.backward) {
         part->dq = keep(record, call.dq);
         part->dk = keep(record, call.dk);
@@ -208,7 +211,7 @@ static void digest_part(struct hash *hash, const struct rank_record *rank, const
     if (!p) return;
     size_t rows = (size_t)(p->batch * p->rows), wide = rows * (size_t)(in->heads * in->head_dim), narrow = rows * (size_t)(in->kv_heads * in->head_dim);
     hash_reals(hash, p->out, wide, FORMAT_FP64);
-    hash_reals(hash, p->lse, rows * (size_t)in->heads, FORMAT_FP64);
+    if (p->lse) hash_reals(hash, p->lse, rows * (size_t)in->heads, FORMAT_FP64);
     if (p->dq) {
         hash_reals(hash, p->dq, wide, FORMAT_FP64);
         hash_reals(hash, p->dk, narrow, FORMAT_FP64);
@@ -242,7 +245,8 @@ struct record *attention_run(const struct run_config *config, struct site_plan *
     state.ops = ops_get(run_storage(config), options->cpu_path, options->gemm ? options->gemm : "fixed", error);
     struct machine_options machine_options = {.ranks = record->ranks, .threads = options->threads, .interleave = options->interleave,
         .trace = options->trace, .plan = plan, .message_cost_s = train_message_cost_s, .cost_context = &record->config.machine,
-        .coroutine = options->coroutine, .stop = options->stop};
+        .coroutine = options->coroutine, .stop = options->stop,
+        .stack_bytes = config->plugin ? PLUGIN_STACK_BYTES : 0};
     struct machine *machine = state.ops ? machine_new(&machine_options, error) : NULL;
     if (!machine) {
         record_free(record);
@@ -327,9 +331,13 @@ bool attention_allowed(const struct run_config *config, char why[320])
 {
     const struct layout *l = &config->layout;
     const struct model_config *m = &config->model;
-    const struct context_method *method = context_method_find(l->context.method);
+    const struct context_method *method = context_method_of(config);
     struct context_shape shape = {.batch = config->attention.batch, .seq = m->seq, .joint = config->attention.joint, .size = layout_cp(l),
         .ulysses = l->context.ulysses > 1 ? l->context.ulysses : 1, .heads = m->heads, .kv_heads = m->kv_heads, .head_dim = m->head_dim, .causal = m->causal,
         .reversed = l->context.reversed, .overlap = l->context.overlap};
-    return !method || !method->allows || method->allows(&shape, why);
+    struct error error = {0};
+    if (method && method->allows && !method->allows(&shape, why)) return false;
+    if (plugin_attention_fits(config->plugin, config, &error)) return true;
+    snprintf(why, 320, "%.300s", error.message);
+    return false;
 }

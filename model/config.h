@@ -151,7 +151,7 @@ struct train_config {
     char frozen[256];                       /* patterns of parameters without a gradient, by commas; * at the end: anything */
     struct loss_scale_config loss_scale;
     int gc_interval_steps, sequence_chunks; /* 0: none; parts of a sequence in the head. Neither changes a value */
-    int loss_normalization;                 /* of loss_conventions.def; 0: token_mean */
+    int loss_normalization;                 /* of loss_conventions.def, then the plug-in's; 0: token_mean */
 };
 
 static inline bool train_exempts_from_decay(const struct train_config *train, int dims)
@@ -219,7 +219,7 @@ struct layout {
     enum sync_mode sync;
     struct recompute recompute;             /* how the work is done, not what: one rank alone keeps everything */
     struct overlap overlap;
-    char all_reduce[32], all_gather[32], reduce_scatter[32]; /* algorithms; "" = default */
+    char all_reduce[32], all_gather[32], reduce_scatter[32], all_to_all[32]; /* algorithms; "" = default */
 };
 
 /* Whose micro-batches' weights a run applies: the parallel layout's, in its standalone run too. data_ranks 0: the layout's own. */
@@ -241,7 +241,9 @@ struct attention_config {
 
 struct machine_config { int ranks_per_node; double tflops, intra_latency_us, intra_gb_per_s, inter_latency_us, inter_gb_per_s; };
 
+struct plugin;                              /* model/plugin/plugin.h */
 struct run_config {
+    const struct plugin *plugin;            /* borrowed; what it brings stands beside the tables of this run; NULL: none */
     uint64_t seed;
     struct model_config model;
     struct data_config data;

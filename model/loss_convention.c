@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "model/context/context.h"
+#include "model/plugin/plugin.h"
 #include "sim/assertion.h"
 
 #define CONVENTION(name) extern const struct loss_convention loss_convention_##name;
@@ -29,7 +30,8 @@ const struct loss_convention *loss_convention_at(int i)
 
 const struct loss_convention *loss_convention_of(const struct run_config *config)
 {
-    const struct loss_convention *convention = loss_convention_at(config->train.loss_normalization);
+    int i = config->train.loss_normalization, count = loss_convention_count();
+    const struct loss_convention *convention = i < count ? loss_convention_at(i) : plugin_loss_at(config->plugin, i - count);
     ASSERT(convention);
     return convention;
 }

@@ -1,6 +1,7 @@
 /* program: set-up of a rank and its loop over steps and actions. */
 #include "model/balance.h"
 #include "model/experts.h"
+#include "model/plugin/plugin.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -180,9 +181,11 @@ static struct program *program_new(struct rank *rank, const struct run *run)
     p->is_last = p->stage == layout->pp - 1;
     p->tied_apart = config->model.tie_embeddings && layout->pp > 1;
     p->communicator = p->record->communicator = communicator_new(rank, &run->mesh);
+    plugin_register(config->plugin, p->communicator);
     if (layout->all_reduce[0]) communicator_set_algorithm(p->communicator, "all_reduce", layout->all_reduce);
     if (layout->all_gather[0]) communicator_set_algorithm(p->communicator, "all_gather", layout->all_gather);
     if (layout->reduce_scatter[0]) communicator_set_algorithm(p->communicator, "reduce_scatter", layout->reduce_scatter);
+    if (layout->all_to_all[0]) communicator_set_algorithm(p->communicator, "all_to_all", layout->all_to_all);
     if (run->options->watch) communicator_watch(p->communicator);
     make_groups(p);
     make_context(p);

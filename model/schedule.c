@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "model/deviations.h"
+#include "model/plugin/plugin.h"
 #include "sim/arena.h"
 
 const char *const action_names[] = {"F", "B", "SEND_F", "RECV_F", "SEND_B", "RECV_B"};
@@ -35,6 +36,12 @@ const struct schedule *schedule_find(const char *name)
         if (!strcmp(schedules[i]->name, name)) return schedules[i];
     }
     return NULL;
+}
+
+const struct schedule *schedule_of(const struct run_config *config)
+{
+    const struct schedule *found = schedule_find(config->layout.schedule);
+    return found ? found : plugin_schedule_find(config->plugin, config->layout.schedule);
 }
 
 void action_list_add(struct action_list *list, enum action_kind kind, int stage, int microbatch)
@@ -104,7 +111,7 @@ static bool warms_up_too_long(const struct schedule *schedule, int pp, int micro
     struct where where = WHERE_NONE;
     where.rank = rank;
     where.stage = stage;
-    if (stage == 0 || microbatches >= pp || schedule->in_flight(pp, pp, stage) <= microbatches) return false;
+    if (stage == 0 || microbatches >= pp || schedule->in_flight(schedule, pp, pp, stage) <= microbatches) return false;
     return !decision_site(plan, &site_pp_schedule, where, true, true);
 }
 
@@ -112,9 +119,9 @@ void schedule_lower(const struct schedule *schedule, int pp, int microbatches, i
                     struct site_plan *plan, int rank, struct action_list *ret_list)
 {
     struct action_list compute = {0}, neighbours[2] = {{0}};
-    schedule->compute(pp, microbatches, stage, &compute);
-    if (stage > 0) schedule->compute(pp, microbatches, stage - 1, &neighbours[0]);
-    if (stage < pp - 1) schedule->compute(pp, microbatches, stage + 1, &neighbours[1]);
+    schedule->compute(schedule, pp, microbatches, stage, &compute);
+    if (stage > 0) schedule->compute(schedule, pp, microbatches, stage - 1, &neighbours[0]);
+    if (stage < pp - 1) schedule->compute(schedule, pp, microbatches, stage + 1, &neighbours[1]);
     bool waits = warms_up_too_long(schedule, pp, microbatches, stage, plan, rank);
     for (int i = 0; i <= compute.count; i++) {
         if (waits && i < compute.count && compute.actions[i].kind == ACTION_BACKWARD) {

@@ -20,12 +20,16 @@ void action_list_free(struct action_list *list);
 struct schedule {
     const char *name;                                   /* "1F1B", as a scenario names it */
     const char *what;
-    void (*compute)(int pp, int microbatches, int stage, struct action_list *ret_list); /* F and B only */
-    int (*in_flight)(int pp, int microbatches, int stage); /* micro-batches whose activations are held at once, at most */
+    void (*compute)(const struct schedule *schedule, int pp, int microbatches, int stage, struct action_list *ret_list); /* F and B only */
+    /* micro-batches whose activations are held at once, at most */
+    int (*in_flight)(const struct schedule *schedule, int pp, int microbatches, int stage);
 };
 int schedule_count(void);
 const struct schedule *schedule_at(int i);
 const struct schedule *schedule_find(const char *name); /* NULL: none */
+/* The one that a run uses: the table's, or its plug-in's. */
+struct run_config;
+const struct schedule *schedule_of(const struct run_config *config);
 
 /* The whole list of one stage. sync: blocking sends; of two neighbours that exchange, one sends first and
  * the other receives first. plan: pp.send_activation may turn that round; where pp.schedule does not cut the warm-up,

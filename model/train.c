@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "model/loss_convention.h"
+#include "model/plugin/plugin.h"
 #include "model/program.h"
 #include "model/safetensors.h"
 #include "sim/assertion.h"
@@ -188,7 +189,7 @@ struct record *train_run(const struct run_config *config, struct site_plan *plan
     double start_s = clock_s(CLOCK_MONOTONIC), start_cpu_s = clock_s(CLOCK_PROCESS_CPUTIME_ID);
     struct record *record = record_new(config);
     struct run run = {.config = &record->config, .options = options, .plan = plan, .record = record, .mesh = record->mesh,
-                      .params = record->params, .schedule = schedule_find(config->layout.schedule)};
+                      .params = record->params, .schedule = schedule_of(config)};
     ASSERT(run.schedule);
     run.ops = ops_get(run_storage(config), options->cpu_path, options->gemm ? options->gemm : "fixed", error);
     struct initial *own = run.ops && !options->initial ? initial_new(config, error) : NULL;
@@ -204,7 +205,8 @@ struct record *train_run(const struct run_config *config, struct site_plan *plan
     run.programs = arena_zalloc(record->arena, (size_t)record->ranks * sizeof(struct program *));
     struct machine_options machine_options = {.ranks = record->ranks, .threads = options->threads, .interleave = options->interleave,
         .trace = options->trace, .plan = plan, .message_cost_s = train_message_cost_s, .cost_context = &record->config.machine,
-        .coroutine = options->coroutine, .stop = options->stop};
+        .coroutine = options->coroutine, .stop = options->stop,
+        .stack_bytes = config->plugin ? PLUGIN_STACK_BYTES : 0};
     struct machine *machine = machine_new(&machine_options, error);
     if (!machine) {
         initial_free(own);

@@ -313,7 +313,7 @@ static void compare_lse(struct work *w, struct lse_pass *pass, const struct run_
         const struct attention_part *p = record->rank[r].attention;
         for (int64_t i = 0; i < p->batch * p->rows * in->heads; i++) {
             int64_t row = i / in->heads, head = i % in->heads, local = row % p->rows, sequence = p->first_sequence + row / p->rows, position = p->positions[row];
-            double lse = p->lse[(row / p->rows * in->heads + head) * p->rows + local], should = due.results.lse[(sequence * in->heads + head) * in->seq + position];
+            double should = due.results.lse[(sequence * in->heads + head) * in->seq + position], lse = p->lse ? p->lse[(row / p->rows * in->heads + head) * p->rows + local] : should;
             double error = lse == should ? 0 : fabs(lse - should) / fmax(fabs(should), 1), out = 0, norm = 0;
             for (int64_t d = 0; d < in->head_dim; d++) {
                 double a = p->out[i * in->head_dim + d], b = due.results.out[((sequence * in->seq + position) * in->heads + head) * in->head_dim + d];
@@ -353,8 +353,10 @@ static void vary_lse(struct work *w)
     attention_inputs_free(changed);
     bool by_documents = !strcmp(w->config.layout.context.layout, "document");
     if (w->stopped || by_documents) return; /* there the layout follows the documents */
-    changed = attention_inputs_copy(w->inputs);
+    char why[320];
     config.model.document_mask = true;
+    if (!attention_allowed(&config, why)) return; /* a plug-in that takes no documents */
+    changed = attention_inputs_copy(w->inputs);
     if (!changed->documents) attention_inputs_set_documents(changed, &config);
     for (int64_t i = 0; i < in->sequences * in->seq; i++) {
         if (i % in->seq >= in->seq - in->seq / 4 || i % in->seq == 1) changed->documents[i] = -1;

@@ -52,7 +52,7 @@ struct draft {
     int micro_batch_size;             /* 0: not given */
     int score_format;                 /* storage, bf16 */
     int merge_order, joint_place;     /* linear, tree; front, rear */
-    char weights[512], text[512];     /* as written: relative to the scenario file */
+    char weights[512], text[512], plugin[512];     /* as written: relative to the scenario file */
 };
 struct fault_draft {
     struct fault_entry entry;

@@ -15,6 +15,7 @@ struct reader {
     int overrides_count;              /* those merged so far */
     const struct override *overrides;
     char **override_paths;            /* theirs, as paths are written here: faults[0].at.step */
+    const struct plugin *plugin;      /* of the file; NULL: none, or not open yet */
     const char *place;                /* "--fault loss-divided-twice@step=0" while that is read; else NULL */
     struct error *error;
 };

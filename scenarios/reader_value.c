@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "model/plugin/plugin.h"
 #include "scenarios/reader.h"
 #include "scenarios/spelling.h"
 #include "sim/assertion.h"
@@ -10,19 +11,53 @@
 enum { PATH_TEXT = 256 };
 struct value { const struct key *key; const cJSON *item; const char *path; };
 
+/* ---- choices: those of the table, then those that the file's plug-in brings ---- */
+
+static int choice_count(const char *list)
+{
+    char name[CHOICE_TEXT];
+    int count = 0;
+    while (choice_at(list, count, name)) count++;
+    return count;
+}
+
+static int plugin_choice_find(const struct reader *reader, const struct key *key, const char *name)
+{
+    const char *choice;
+    for (int i = 0; (choice = plugin_choice_at(reader->plugin, key->path, i)); i++) {
+        if (!strcmp(choice, name)) return i;
+    }
+    return -1;
+}
+
+static int choice_find_here(const struct reader *reader, const struct key *key, const char *name)
+{
+    int found = choice_find(key->options, name), own = found < 0 ? plugin_choice_find(reader, key, name) : -1;
+    return own < 0 ? found : choice_count(key->options) + own;
+}
+
+static void add_plugin_choices(const struct reader *reader, const struct key *key, char *text, size_t size)
+{
+    struct phrase phrase = {text, size, strlen(text)};
+    const char *choice;
+    for (int i = 0; (choice = plugin_choice_at(reader->plugin, key->path, i)); i++) phrase_add(&phrase, "%s'%s'", i ? ", " : "; of the plug-in: ", choice);
+}
+
 static bool fail_value(struct reader *reader, const struct value *v, const cJSON *item, const char *path)
 {
     char found[96], allowed[512];
     reader_describe(item, found, sizeof found);
     key_allowed(v->key, allowed, sizeof allowed);
+    add_plugin_choices(reader, v->key, allowed, sizeof allowed);
     reader_fail(reader, path, "%s found; allowed: %s", found, allowed);
     char shown[FOREIGN_TEXT];
     if (v->key->type == KEY_TEXTS && cJSON_IsString(item)) error_hint(reader->error, "a list of one: [\"%s\"]", foreign(item->valuestring, shown));
     if (v->key->type != KEY_CHOICE || !cJSON_IsString(item)) return false;
     char names[32][CHOICE_TEXT];
-    const char *list[32];
-    int count = 0;
+    const char *list[64];
+    int count = 0, own = 0;
     for (; count < 32 && choice_at(v->key->options, count, names[count]); count++) list[count] = names[count];
+    while (count < 64 && (list[count] = plugin_choice_at(reader->plugin, v->key->path, own++))) count++;
     const char *near = spelling_nearest(item->valuestring, list, count);
     if (near) error_hint(reader->error, "did you mean '%s'?", near);
     return false;
@@ -81,7 +116,7 @@ static bool check_type(struct reader *reader, const struct value *v)
     case KEY_REAL: good = in_range(key, item); break;
     case KEY_FLAG: good = cJSON_IsBool(item); break;
     case KEY_TEXT: good = is_text(key, item); break;
-    case KEY_CHOICE: good = cJSON_IsString(item) && choice_find(key->options, item->valuestring) >= 0; break;
+    case KEY_CHOICE: good = cJSON_IsString(item) && choice_find_here(reader, key, item->valuestring) >= 0; break;
     case KEY_EXPRESSION: good = cJSON_IsNumber(item) || is_text(key, item); break;
     case KEY_ONE_OR_MORE:
         if (!cJSON_IsArray(item)) {
@@ -107,11 +142,11 @@ static cJSON *parse_default(const struct key *key)
     return item;
 }
 
-static bool is_there(const struct key *key, const cJSON *item, const cJSON *fallback)
+static bool is_there(const struct reader *reader, const struct key *key, const cJSON *item, const cJSON *fallback)
 {
     if (!key->there || (fallback && cJSON_Compare(item, fallback, true))) return true;
     char text[CHOICE_TEXT];
-    if (cJSON_IsString(item)) return choice_find(key->there, item->valuestring) >= 0;
+    if (cJSON_IsString(item)) return choice_find(key->there, item->valuestring) >= 0 || plugin_choice_find(reader, key, item->valuestring) >= 0;
     if (!cJSON_IsNumber(item)) return false;
     snprintf(text, sizeof text, "%.15g", item->valuedouble);
     return choice_find(key->there, text) >= 0;
@@ -124,6 +159,8 @@ static bool fail_not_there(struct reader *reader, const struct value *v)
     now[0] = 0;
     reader_describe(v->item, found, sizeof found);
     for (int i = 0; choice_at(v->key->there, i, name); i++) phrase_add(&phrase, "%s%s", i ? ", " : "", name);
+    add_plugin_choices(reader, v->key, now, sizeof now);
+    phrase.used = strlen(now);
     if (!*v->key->there) phrase_add(&phrase, "%s", *v->key->fallback == '=' ? "leaving it out" : v->key->fallback);
     const char *last = strrchr(v->key->path, '.');
     return reader_fail(reader, v->path, "%s %s is not there yet; there is: %s", last ? last + 1 : v->key->path, found,
@@ -146,7 +183,7 @@ static void store_list(const struct key *key, const cJSON *item, char *to, int *
     if (to_count) *to_count = count;
 }
 
-static void store(const struct key *key, const cJSON *item, char *base)
+static void store(const struct reader *reader, const struct key *key, const cJSON *item, char *base)
 {
     char *to = base + key->target.offset;
     double number = cJSON_IsNumber(item) ? item->valuedouble : 0; /* null stands for 0 */
@@ -157,7 +194,7 @@ static void store(const struct key *key, const cJSON *item, char *base)
     case STORE_DOUBLE: *(double *)(void *)to = number; break;
     case STORE_BOOL: *(bool *)(void *)to = cJSON_IsTrue(item); break;
     case STORE_TEXT: snprintf(to, key->target.bytes, "%s", cJSON_IsString(item) ? item->valuestring : ""); break;
-    case STORE_INDEX: *(int *)(void *)to = choice_find(key->options, item->valuestring); break;
+    case STORE_INDEX: *(int *)(void *)to = choice_find_here(reader, key, item->valuestring); break;
     case STORE_LIST:
         store_list(key, item, to, key->target.count_offset ? (int *)(void *)(base + key->target.count_offset) : NULL);
         break;
@@ -183,10 +220,10 @@ static bool read_key(struct reader *reader, const struct value *v, void *base)
     cJSON *fallback = parse_default(v->key);
     bool good = true;
     if (v->item) {
-        good = check_type(reader, v) && (is_there(v->key, v->item, fallback) || fail_not_there(reader, v));
-        if (good) store(v->key, v->item, base);
+        good = check_type(reader, v) && (is_there(reader, v->key, v->item, fallback) || fail_not_there(reader, v));
+        if (good) store(reader, v->key, v->item, base);
     } else if (fallback) {
-        store(v->key, fallback, base);
+        store(reader, v->key, fallback, base);
     }
     cJSON_Delete(fallback);
     return good;

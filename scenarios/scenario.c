@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "model/context/context.h"
+#include "model/plugin/plugin.h"
 #include "scenarios/check.h"
 #include "scenarios/corpus.h"
 #include "scenarios/fault_entry.h"
@@ -29,6 +31,7 @@ const char *const verdict_names[] = {"consistent", "diverged", "violated", "dead
 void scenario_free(struct scenario *scenario)
 {
     if (!scenario) return;
+    plugin_close(scenario->plugin);
     free(scenario->text);
     free(scenario);
 }
@@ -124,6 +127,46 @@ static bool find_weights(struct reader *reader, struct draft *draft)
            reader_fail(reader, "model.weights", "%s", error.message);
 }
 
+/* Opened before anything else is read: the names that it brings may stand anywhere in the file. */
+static bool open_plugin(struct reader *reader, const struct scenario_options *options, struct draft *draft)
+{
+    const cJSON *item = reader_item(reader, "plugin");
+    struct error error = {0};
+    char path[1024], subject[FOREIGN_TEXT + 16], shown[FOREIGN_TEXT];
+    if (!cJSON_IsString(item)) return true; /* null, or what reading the keys refuses */
+    snprintf(subject, sizeof subject, "plug-in '%s' ", foreign(item->valuestring, shown));
+    if (!resolve(reader, "plugin", item->valuestring, path, sizeof path)) return false;
+    bool there = input_file_check(path, subject, &error);
+    if (there) draft->scenario.plugin = plugin_open(path, options->watch, &error);
+    if (!draft->scenario.plugin) {
+        reader_fail(reader, "plugin", "%s", error.message);
+        if (!there) error_hint(reader->error, "it is looked for as %s: paths are relative to the scenario file", path);
+        else error_hint(reader->error, "%s", error.hint[0] ? error.hint : "hpsim.h says what a plug-in describes");
+        return false;
+    }
+    draft->scenario.config.plugin = reader->plugin = draft->scenario.plugin;
+    return true;
+}
+
+/* An attention of its own is what a plug-in that brings one is for. */
+static void choose_plugin(struct reader *reader, struct draft *draft)
+{
+    struct context_config *context = &draft->scenario.config.layout.context;
+    const struct context_method *method = plugin_method(reader->plugin);
+    if (method && !reader_has(reader, "parallel.context.method")) snprintf(context->method, sizeof context->method, "%s", method->name);
+}
+
+static bool prepare_plugin(struct reader *reader, struct draft *draft)
+{
+    const struct run_config *config = &draft->scenario.config;
+    struct plugin *plugin = draft->scenario.plugin;
+    struct error error = {0};
+    if (!plugin) return true;
+    if (!plugin_schedule_prepare(plugin, config->layout.schedule, config->layout.pp, config->layout.microbatches, &error))
+        return reader_fail(reader, "parallel.pipeline.schedule", "%s", error.message);
+    return plugin_attention_fits(plugin, config, &error) || reader_fail(reader, "parallel.context.method", "%s", error.message);
+}
+
 /* ---- faults and what is expected ---- */
 
 static bool read_faults(struct reader *reader, const struct scenario_options *options, struct scenario *scenario)
@@ -204,10 +247,11 @@ static bool load(struct reader *reader, const struct scenario_options *options, 
     struct scenario *scenario = &draft->scenario;
     if (strlen(reader->file) >= sizeof scenario->file)
         return error_input(reader->error, "the scenario's path is longer than %zu bytes", sizeof scenario->file - 1);
-    if (!read_tree(reader) || !apply_options(reader, options) || !read_keys(reader, draft)) return false;
+    if (!read_tree(reader) || !apply_options(reader, options) || !open_plugin(reader, options, draft) || !read_keys(reader, draft)) return false;
+    choose_plugin(reader, draft);
     set_names(scenario, reader->file);
     if (options->seed_given) scenario->config.seed = options->seed;
-    return validate_scenario(reader, draft) && find_weights(reader, draft) && load_text(reader, draft) &&
+    return validate_scenario(reader, draft) && prepare_plugin(reader, draft) && find_weights(reader, draft) && load_text(reader, draft) &&
            read_faults(reader, options, scenario) && read_expectation(reader, &scenario->expect) &&
            validate_size(reader, scenario);
 }
@@ -224,6 +268,7 @@ struct scenario *scenario_load(const char *path, const struct scenario_options *
         *scenario = draft->scenario;
     } else {
         free(draft->scenario.text);
+        plugin_close(draft->scenario.plugin);
     }
     overrides_done(&reader);
     json_map_free(reader.map);
@@ -231,4 +276,17 @@ struct scenario *scenario_load(const char *path, const struct scenario_options *
     free(draft);
     locale_c_leave(locale);
     return scenario;
+}
+
+bool scenario_has_plugin(const char *path, const struct scenario_options *options)
+{
+    struct error unseen = {0};
+    struct locale_c locale = locale_c_enter();
+    struct reader reader = {.file = path, .error = &unseen};
+    bool found = read_tree(&reader) && apply_options(&reader, options) && cJSON_IsString(reader_item(&reader, "plugin"));
+    overrides_done(&reader);
+    json_map_free(reader.map);
+    cJSON_Delete(reader.root);
+    locale_c_leave(locale);
+    return found;
 }

@@ -40,9 +40,11 @@ struct scenario {
     struct expectation expect;
     uint8_t *text;                 /* owned; config.data.text points here */
     char text_path[1024];
+    struct plugin *plugin;         /* owned; config.plugin points to it; NULL: none */
 };
 
 /* A --set PATH=VALUE. */
+struct plugin_watch;
 struct override { const char *path, *value; };
 /* --fault NAME[@key=value,...]; NAME may be site:deviation. */
 struct scenario_options {
@@ -50,11 +52,14 @@ struct scenario_options {
     int faults_count; const char *const *faults;  /* added to the file's own */
     bool no_faults;                               /* drops the file's own */
     bool seed_given; uint64_t seed;
+    struct plugin_watch *watch;                   /* where a plug-in's doings are noted (model/plugin/watch.h); may be NULL */
 };
 
 /* NULL and an error (file, line, column, key path, found, allowed, hint) for anything wrong. Caller owns. */
 struct scenario *scenario_load(const char *path, const struct scenario_options *options, struct error *error);
 void scenario_free(struct scenario *scenario); /* accepts NULL */
+/* Does it name a plug-in, with these options? False too where it cannot be read: loading it says why. */
+bool scenario_has_plugin(const char *path, const struct scenario_options *options);
 
 /* The JSON Schema of scenario files (draft 2020-12), generated from the table that the loader reads by. malloc'd. */
 char *scenario_schema(void);

@@ -7,6 +7,7 @@
 
 #include "model/data.h"
 #include "model/loss_convention.h"
+#include "model/schedule.h"
 #include "model/sites.h"
 #include "sim/arena.h"
 #include "sim/assertion.h"
@@ -24,6 +25,8 @@ static bool run(const struct scenario *scenario, const struct experiment_options
     if (v->standalone) config.layout = layout_standalone(&config.model);
     config.layout.microbatches = config.train.global_batch / (layout_sequence_ranks(&config.layout) * v->per_microbatch);
     config.train.steps = 1;
+    /* A plug-in's schedule was asked for its own number of micro-batches; the order of computing changes no value. */
+    if (!schedule_find(config.layout.schedule)) snprintf(config.layout.schedule, sizeof config.layout.schedule, "GPipe");
     /* Which rows lie where in the sum over an expert's ranks, every token's experts decide: in order of ranks at every place. */
     if (config.layout.etp > 2) snprintf(config.layout.all_reduce, sizeof config.layout.all_reduce, "fold");
     struct train_options train = options->train;

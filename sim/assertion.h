@@ -5,6 +5,8 @@
 #ifndef SIM_ASSERTION_H
 #define SIM_ASSERTION_H
 
+#include <stdbool.h>
+
 #define ASSERT(condition) \
     ((condition) ? (void)0 : assertion_failed(__FILE__, __LINE__, __func__, #condition, 0))
 #define ASSERT_MESSAGE(condition, ...) \
@@ -12,6 +14,9 @@
 
 void assertion_failed(const char *file, int line, const char *function, const char *condition,
                       const char *format, ...) __attribute__((noreturn));
+
+/* Has one failed in this process? For handlers of SIGABRT. */
+bool assertion_has_failed(void);
 
 /* The text is copied. */
 void assertion_set_replay(const char *text);

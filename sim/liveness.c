@@ -19,11 +19,12 @@ static const char *text_or_empty(const char *text)
 static const char *rank_where(struct machine *machine, const struct rank *rank)
 {
     char text[DESCRIBE_BYTES] = "";
-    if (!rank->describe)
-        return "";
-    rank->describe(rank, text, sizeof text);
+    if (rank->describe)
+        rank->describe(rank, text, sizeof text);
     text[sizeof text - 1] = '\0';
-    return arena_strdup(machine->texts, text);
+    if (rank->note)
+        return arena_printf(machine->texts, "%s%s%s", rank->note, text[0] ? "; " : "", text);
+    return text[0] ? arena_strdup(machine->texts, text) : "";
 }
 
 static struct blocked blocked_rank(struct machine *machine, const struct rank *rank)

@@ -230,6 +230,13 @@ void *rank_program(const struct rank *rank)
     return rank->program;
 }
 
+const char *rank_note(struct rank *rank, const char *note)
+{
+    const char *before = rank->note;
+    rank->note = note;
+    return before;
+}
+
 double rank_time_s(const struct rank *rank)
 {
     return rank->time_s;

@@ -77,6 +77,8 @@ enum rank_arena { ARENA_RUN, ARENA_STEP, ARENA_SCRATCH };
 struct arena *rank_arena(struct rank *rank, enum rank_arena which); /* poisoning; reset by the program that uses them */
 void rank_set_program(struct rank *rank, void *program, rank_describe *describe);
 void *rank_program(const struct rank *rank);
+/* What a report of a deadlock says beside describe, while it stands: borrowed; NULL: nothing. Returns what stood there. */
+const char *rank_note(struct rank *rank, const char *note);
 /* Virtual clock: (time, sequence). Waiting for a message moves a rank to its arrival if that is later. */
 double rank_time_s(const struct rank *rank);
 double rank_busy_s(const struct rank *rank);

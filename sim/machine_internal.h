@@ -135,6 +135,7 @@ struct rank {
 
     void *program;
     rank_describe *describe;
+    const char *note;                  /* rank_note */
     struct arena *arenas[ARENA_SCRATCH + 1];
     struct trace trace;
 } __attribute__((aligned(CACHE_LINE)));

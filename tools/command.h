@@ -3,6 +3,7 @@
 #define TOOLS_COMMAND_H
 
 #include "sim/error.h"
+#include "tools/guard.h"
 #include "tools/options.h"
 
 #ifndef HPSIM_VERSION
@@ -21,6 +22,9 @@ struct command {
     int arguments_min, arguments_max;
     uint64_t options;             /* OPTION_BITs it takes; --help always */
     int (*run)(const struct options *options); /* returns the exit status */
+    /* What is said where a plug-in ended the process that ran (tools/guard.h); NULL: its message. Returns the exit status. */
+    int (*ended)(const struct options *options, const struct guard_page *page, const struct guard_result *how);
+    bool guards_itself;           /* runs each scenario in a process of its own */
 };
 
 int command_count(void);

@@ -11,7 +11,9 @@
 #include "sim/arena.h"
 #include "sim/assertion.h"
 #include "tools/command.h"
+#include "tools/guard.h"
 #include "tools/interrupt.h"
+#include "tools/setup.h"
 
 /* What an assertion prints as the way to see the same again. */
 static void remember_replay(int argc, char **argv)
@@ -52,6 +54,49 @@ static const struct command *choose(int argc, char **argv, int *ret_first, struc
     return NULL;
 }
 
+/* What was written to standard output really arrived: else the status says so. */
+static int close_output(int status)
+{
+    errno = 0;
+    bool lost = fflush(stdout) != 0 || ferror(stdout);
+    if (!lost || interrupt_pipe_closed()) return status;
+    fprintf(stderr, "hpsim: standard output could not be written: %s\n", errno ? strerror(errno) : "write error");
+    return EXIT_INPUT;
+}
+
+struct job { const struct command *command; struct options *options; };
+
+static int run_watched(struct guard_page *page, void *context)
+{
+    struct job *job = context;
+    job->options->guard = page;
+    return close_output(job->command->run(job->options));
+}
+
+static bool has_plugin(const struct options *options)
+{
+    struct scenario_options wanted = setup_scenario(options);
+    for (int i = 0; i < options->arguments_count; i++) {
+        if (scenario_has_plugin(options->arguments[i], &wanted)) return true;
+    }
+    return false;
+}
+
+/* A scenario with a plug-in is run in a process of its own: what the plug-in does to it must not be the end of the report. */
+static int run_guarded(const struct command *command, struct options *options)
+{
+    bool takes_scenarios = command->options & OPTION_BIT(SET);
+    if (!takes_scenarios || command->guards_itself || !has_plugin(options)) return command->run(options);
+    struct job job = {command, options};
+    struct guard_result how;
+    struct guard_page *page = guard_run(run_watched, &job, interrupt_stop(), &how);
+    int status = how.status;
+    if (how.end != GUARD_ENDED) fprintf(stderr, "hpsim: %s\n", how.message);
+    if (how.end == GUARD_PLUGIN && command->ended) status = command->ended(options, page, &how);
+    guard_done(page);
+    return status;
+}
+
 static int run_command(int argc, char **argv)
 {
     struct error error = {0};
@@ -76,7 +121,7 @@ static int run_command(int argc, char **argv)
     } else if (options.arguments_count < command->arguments_min || options.arguments_count > command->arguments_max) {
         status = command_usage_fail(command, options.arguments_count);
     } else {
-        status = command->run(&options);
+        status = run_guarded(command, &options);
     }
     options_done(&options);
     return status;
@@ -100,11 +145,5 @@ int main(int argc, char **argv)
     interrupt_install();
     remember_replay(argc, argv);
     int status = run_command(argc, argv);
-    errno = 0;
-    bool lost = fflush(stdout) != 0 || ferror(stdout);
-    if (lost && !interrupt_pipe_closed()) {
-        fprintf(stderr, "hpsim: standard output could not be written: %s\n", errno ? strerror(errno) : "write error");
-        return EXIT_INPUT;
-    }
-    return status;
+    return close_output(status);
 }

@@ -23,7 +23,9 @@ extern const struct option_entry option_table[OPTION_COUNT];
 enum color_choice { COLOR_AUTO, COLOR_ALWAYS, COLOR_NEVER };
 
 /* Texts are borrowed from argv, but for override paths and `checks`. */
+struct guard_page;
 struct options {
+    struct guard_page *guard;                      /* in a process that is watched (tools/guard.h); else NULL */
     int arguments_count; const char **arguments;  /* what is no option */
     int overrides_count; struct override *overrides;
     int faults_count; const char **faults;

@@ -10,6 +10,7 @@
 #include "scenarios/spelling.h"
 #include "sim/arena.h"
 #include "sim/coroutine.h"
+#include "tools/guard.h"
 #include "tools/interrupt.h"
 #include "tools/output.h"
 
@@ -25,6 +26,7 @@ struct scenario_options setup_scenario(const struct options *options)
         .overrides_count = options->overrides_count, .overrides = options->overrides,
         .faults_count = options->faults_count, .faults = options->faults,
         .no_faults = options->no_faults, .seed_given = options->seed_given, .seed = options->seed,
+        .watch = guard_watch(options->guard),
     };
 }
 

@@ -13,6 +13,7 @@
 #endif
 #include "sim/arena.h"
 #include "sim/assertion.h"
+#include "tools/guard.h"
 #include "tools/interrupt.h"
 #include "tools/report/describe.h"
 #include "tools/report/report.h"
@@ -59,12 +60,15 @@ static void fill_from_result(struct suite_row *row, const struct result *result)
     }
 }
 
-static void run_one(const struct suite_state *state, const char *path, struct suite_row *row)
+static void run_here(const struct suite_state *state, const char *path, struct suite_row *row, struct guard_page *page)
 {
+    struct scenario_options options = *state->wanted, *wanted = &options;
+    wanted->watch = guard_watch(page);
     struct error error = {0};
-    struct scenario *scenario = scenario_load(path, state->wanted, &error);
+    struct scenario *scenario = scenario_load(path, wanted, &error);
     struct result *result = NULL;
     if (scenario) {
+        guard_note_scenario(page, scenario);
         char text[DESCRIBE_TEXT];
         snprintf(row->scenario, sizeof row->scenario, "%s", scenario->name);
         snprintf(row->expected, sizeof row->expected, "%.250s", describe_expectation(&scenario->expect, text));
@@ -81,6 +85,44 @@ static void run_one(const struct suite_state *state, const char *path, struct su
     }
     result_free(result);
     scenario_free(scenario);
+}
+
+struct watched { const struct suite_state *state; const char *path; };
+
+static int run_watched(struct guard_page *page, void *context)
+{
+    const struct watched *job = context;
+    run_here(job->state, job->path, guard_payload(page), page);
+    return 0;
+}
+
+/* A scenario with a plug-in has a process of its own within this one. */
+static void run_one(const struct suite_state *state, const char *path, struct suite_row *row)
+{
+    if (!scenario_has_plugin(path, state->wanted)) {
+        run_here(state, path, row, NULL);
+        return;
+    }
+    struct watched job = {state, path};
+    struct guard_result how;
+    struct guard_page *page = guard_run(run_watched, &job, interrupt_stop(), &how);
+    struct result *result = how.end == GUARD_PLUGIN ? guard_result_new(page, &how) : NULL;
+    _Static_assert(sizeof *row <= GUARD_PAYLOAD, "a row crosses in the page");
+    if (how.end == GUARD_ENDED && how.status == 0) {
+        memcpy(row, guard_payload(page), sizeof *row);
+    } else if (result) {
+        char text[DESCRIBE_TEXT];
+        snprintf(row->scenario, sizeof row->scenario, "%s", result->scenario->name);
+        snprintf(row->expected, sizeof row->expected, "%.250s", describe_expectation(&result->scenario->expect, text));
+        fill_from_result(row, result);
+        if (!row->as_expected) snprintf(row->why, sizeof row->why, "%s", how.message);
+    } else {
+        row->end = how.status == INTERRUPTED ? SUITE_NOT_RUN : SUITE_CRASHED;
+        snprintf(row->scenario, sizeof row->scenario, "%.120s", path);
+        snprintf(row->why, sizeof row->why, "%s", how.message[0] ? how.message : "hpsim itself failed");
+    }
+    guard_result_free(result);
+    guard_done(page);
 }
 
 static void child_main(const struct suite_state *state, int at, int pipe_end)

@@ -2,14 +2,14 @@
  * Source: Huang et al. 2019 (GPipe); PyTorch ScheduleGPipe. */
 #include "model/schedule.h"
 
-static void compute(int pp, int microbatches, int stage, struct action_list *ret_list)
+static void compute(const struct schedule *schedule, int pp, int microbatches, int stage, struct action_list *ret_list)
 {
     (void)pp;
     for (int m = 0; m < microbatches; m++) action_list_add(ret_list, ACTION_FORWARD, stage, m);
     for (int m = 0; m < microbatches; m++) action_list_add(ret_list, ACTION_BACKWARD, stage, m);
 }
 
-static int in_flight(int pp, int microbatches, int stage)
+static int in_flight(const struct schedule *schedule, int pp, int microbatches, int stage)
 {
     (void)pp;
     (void)stage;

@@ -3,14 +3,14 @@
  * Source: Narayanan et al. 2019 (PipeDream-flush); Megatron-LM; PyTorch Schedule1F1B. */
 #include "model/schedule.h"
 
-static int in_flight(int pp, int microbatches, int stage)
+static int in_flight(const struct schedule *schedule, int pp, int microbatches, int stage)
 {
     return pp - stage < microbatches ? pp - stage : microbatches;
 }
 
-static void compute(int pp, int microbatches, int stage, struct action_list *ret_list)
+static void compute(const struct schedule *schedule, int pp, int microbatches, int stage, struct action_list *ret_list)
 {
-    int warm = in_flight(pp, microbatches, stage);
+    int warm = in_flight(schedule, pp, microbatches, stage);
     for (int m = 0; m < warm; m++) action_list_add(ret_list, ACTION_FORWARD, stage, m);
     for (int m = 0; m < microbatches; m++) {
         action_list_add(ret_list, ACTION_BACKWARD, stage, m);

@@ -122,11 +122,11 @@ static bool kept_gathered(const struct record *record, const struct rank_record 
 static void run(const struct evidence *e, struct check_output *output)
 {
     const struct record *record = e->parallel;
-    const struct schedule *schedule = schedule_find(record->config.layout.schedule);
+    const struct schedule *schedule = schedule_of(&record->config);
     check_value(output, 0, 1);
     for (int r = 0; r < record->ranks; r++) {
         const struct rank_record *rank = &record->rank[r];
-        int due = schedule->in_flight(record->config.layout.pp, record->config.layout.microbatches, rank->stage);
+        int due = schedule->in_flight(schedule, record->config.layout.pp, record->config.layout.microbatches, rank->stage);
         find(output, record, rank, &site_pp_schedule, rank->microbatches_peak, due, "micro-batches");
         find(output, record, rank, &site_pp_schedule, rank->layers_peak, layers_bound(record, rank, due), "layers' activations");
         find(output, record, rank, kept_gathered(record, rank) ? &site_fsdp_reshard : &site_pp_schedule, rank->unsharded_peak, units_bound(record, rank), "gathered units");

@@ -295,7 +295,7 @@ static void check_average(const struct evidence *e, struct check_output *output,
         contributed[known++] = part->contributed;
         magnitudes += fabs(part->contributed);
     }
-    int count = known == D ? all_reduce_sums(algorithm, contributed, D, sums) : 0;
+    int count = known == D ? all_reduce_sums(rank->communicator, algorithm, contributed, D, sums) : 0;
     bool due = count == 0;
     for (int i = 0; i < count; i++) due = due || fact->averaged == sums[i] / D;
     double first = count ? sums[0] / D : 0;

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "tools/command.h"
+#include "tools/guard.h"
 #include "tools/interrupt.h"
 #include "tools/output.h"
 #include "tools/report/progress.h"
@@ -53,6 +54,7 @@ static int run(const struct options *options)
     struct scenario_options wanted = setup_scenario(options);
     struct scenario *scenario = scenario_load(options->arguments[0], &wanted, &error);
     if (!scenario) return command_fail(&error);
+    guard_note_scenario(options->guard, scenario);
     if (!setup_outputs(options, &error)) {
         scenario_free(scenario);
         return command_fail(&error);
@@ -77,6 +79,24 @@ static int run(const struct options *options)
     return status;
 }
 
+/* The report of a run that has no record: whose plug-in ended it, and how. */
+static int ended(const struct options *options, const struct guard_page *page, const struct guard_result *how)
+{
+    struct error error = {0};
+    struct experiment_options experiment;
+    struct result *result = guard_result_new(page, how);
+    if (!result || !setup_experiment(options, "default", setup_online_cpus(), &experiment, &error)) {
+        guard_result_free(result);
+        return EXIT_UNEXPECTED;
+    }
+    struct report report = {result, &experiment, options->quiet, options->verbose};
+    struct options without = *options; /* no tensors, no curve */
+    without.dump = without.csv = NULL;
+    int status = show(&without, &report);
+    guard_result_free(result);
+    return status;
+}
+
 const struct command command_run = {
     .name = "run",
     .arguments = "SCENARIO.json",
@@ -90,4 +110,5 @@ const struct command command_run = {
                OPTION_BIT(CHECKS) | OPTION_BIT(JSON) | OPTION_BIT(CSV) | OPTION_BIT(DUMP) | OPTION_BIT(QUIET) |
                OPTION_BIT(VERBOSE) | OPTION_BIT(COLOR),
     .run = run,
+    .ended = ended,
 };

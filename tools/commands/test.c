@@ -173,4 +173,5 @@ const struct command command_test = {
                OPTION_BIT(CHECKS) | OPTION_BIT(JSON) | OPTION_BIT(JUNIT) | OPTION_BIT(JOBS) | OPTION_BIT(QUIET) |
                OPTION_BIT(VERBOSE) | OPTION_BIT(COLOR),
     .run = run,
+    .guards_itself = true,
 };

@@ -5,11 +5,11 @@
 
 #include "scenarios/facts.h"
 
-static void fill_entry(const struct convention_ledger *l, struct convention_entry *entry, const struct loss_convention *convention)
+static void fill_entry(const struct convention_ledger *l, struct convention_entry *entry, const struct loss_convention *convention,
+                       const struct loss_convention *own)
 {
     *entry = (struct convention_entry){.convention = convention, .mean_low = INFINITY, .mean_high = -INFINITY,
                                        .own_low = INFINITY, .own_high = -INFINITY};
-    const struct loss_convention *own = loss_convention_at(l->own);
     entry->weight = arena_alloc(l->arena, (size_t)l->cells * sizeof *entry->weight);
     for (int i = 0; i < l->cells; i++) {
         const struct factor_numbers *numbers = &l->numbers[i];
@@ -30,10 +30,13 @@ static void fill_entry(const struct convention_ledger *l, struct convention_entr
 struct convention_ledger convention_ledger_new(const struct result *result, int step)
 {
     const struct record *record = result->parallel;
+    const struct loss_convention *own = loss_convention_of(&record->config);
+    int built_in = loss_convention_count(), at = record->config.train.loss_normalization;
+    bool foreign = at >= built_in;                        /* a plug-in's: it stands behind the table's */
     const struct layout *layout = &record->config.layout;
     struct convention_ledger l = {.step = step, .data_ranks = layout_data_ranks(layout), .microbatches = layout->microbatches,
-        .cells = layout_data_ranks(layout) * layout->microbatches, .count = loss_convention_count(),
-        .own = record->config.train.loss_normalization, .arena = arena_new("convention_ledger", false)};
+        .cells = layout_data_ranks(layout) * layout->microbatches, .count = built_in + foreign,
+        .own = foreign ? built_in : at, .arena = arena_new("convention_ledger", false)};
     l.numbers = arena_alloc(l.arena, (size_t)l.cells * sizeof *l.numbers);
     l.sums = arena_alloc(l.arena, (size_t)l.cells * sizeof *l.sums);
     l.entries = arena_alloc(l.arena, (size_t)l.count * sizeof *l.entries);
@@ -44,7 +47,7 @@ struct convention_ledger convention_ledger_new(const struct result *result, int 
         l.sums[i] = fact ? fact->loss_sum : NAN;
         if (l.numbers[i].n > 0) l.token_mean += l.sums[i] / l.numbers[i].N;
     }
-    for (int i = 0; i < l.count; i++) fill_entry(&l, &l.entries[i], loss_convention_at(i));
+    for (int i = 0; i < l.count; i++) fill_entry(&l, &l.entries[i], i < built_in ? loss_convention_at(i) : own, own);
     return l;
 }
 

@@ -1,0 +1,62 @@
+/* watch: see watch.h. What runs on a thread changes whenever a rank parks, so that the current slot is set anew after
+ * every return from a function of hpsim. */
+#define _GNU_SOURCE
+#include "model/plugin/watch.h"
+
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static _Thread_local struct watch_slot *current;
+static _Thread_local int thread_number;
+static watch_thread_begin *thread_begin;
+
+struct watch_slot *watch_current(void)
+{
+    return current;
+}
+
+void watch_set_thread_begin(watch_thread_begin *begin)
+{
+    thread_begin = begin;
+}
+
+static void step(struct watch_slot *slot, enum watch_place place)
+{
+    atomic_store(&slot->place, place);
+    atomic_fetch_add(&slot->progress, 1);
+}
+
+void watch_enter(struct plugin_watch *watch, struct watch_slot *slot, const char *operation)
+{
+    if (!thread_number) {
+        thread_number = (int)syscall(SYS_gettid);
+        if (thread_begin) thread_begin();
+    }
+    snprintf(slot->operation, sizeof slot->operation, "%s", operation);
+    slot->last[0] = 0;
+    atomic_store(&slot->thread, thread_number);
+    atomic_store(&watch->entered, 1);
+    int used = atomic_load(&watch->slots_used), own = (int)(slot - watch->slots) + 1;
+    while (used < own && !atomic_compare_exchange_weak(&watch->slots_used, &used, own)) continue;
+    current = slot;
+    step(slot, WATCH_INSIDE);
+}
+
+void watch_leave(struct watch_slot *slot)
+{
+    current = NULL;
+    step(slot, WATCH_OUTSIDE);
+}
+
+void watch_call(struct watch_slot *slot)
+{
+    current = NULL;
+    step(slot, WATCH_CALLING);
+}
+
+void watch_return(struct watch_slot *slot)
+{
+    current = slot;
+    step(slot, WATCH_INSIDE);
+}
