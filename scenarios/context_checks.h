@@ -21,5 +21,7 @@ struct place context_place(const struct evidence *e, int rank);
  * is not what the mask says; blocks weigh wrongly; gradients are mixed), the ranks' own notes of decisions that fell out otherwise
  * than they always do (choices.h) say which. */
 struct context_inference context_infer_of(const struct evidence *e);
+/* The first place of context parallelism, in the forward or in the backward, where a rank noted that a decision fell out otherwise than it always does; NULL: none. */
+const struct site *context_chosen_site(const struct record *record, bool backward);
 
 #endif

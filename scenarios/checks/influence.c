@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include "model/data.h"
+#include "scenarios/check_run.h"
 #include "scenarios/check.h"
 #include "scenarios/context_checks.h"
 #include "scenarios/facts.h"
@@ -68,6 +69,16 @@ static bool may_all_be_dropped(const struct model_config *model, int positions)
     return model->dropout > 0 && positions * (double)model->dim * log2(model->dropout) > -40;
 }
 
+/* Do ledgers say whose keys are missing? Then the check of these names the place. */
+static bool consumes_otherwise(const struct reach *reach, const struct variation *v)
+{
+    if (layout_cp(&v->record->config.layout) == 1) return false;
+    struct evidence evidence = {reach->config, v->record, v->record, NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL};
+    struct check_result result;
+    struct finding finding;
+    return check_run_alone(check_find_by_id("consumption"), &evidence, &result, &finding, 1) > 0;
+}
+
 /* Is the changed token seen where it must be? `last`: the last unit that is a layer. */
 static void look_for_loss(const struct reach *reach, struct check_output *output, const struct variation *v, struct rows_entry entry,
                           const struct rows_fact *after)
@@ -86,7 +97,7 @@ static void look_for_loss(const struct reach *reach, struct check_output *output
     if (own && (!is_last || others == 0 || changed > 0)) return;
     char unit[32];
     unit_name(&reach->config->model, before->unit, unit);
-    struct finding finding = finding_new(own ? &site_attention_mask : before->site,
+    struct finding finding = finding_new(consumes_otherwise(reach, v) ? NULL : own ? &site_attention_mask : before->site,
                                          place_at_unit(reach->config, v->standalone ? -1 : entry.rank, 0, -1, before->unit));
     finding_pattern(&finding, "not-seen");
     finding_say(&finding, "in the %s run another token at position %d of sequence %d changes nothing %s at the output of %s",
