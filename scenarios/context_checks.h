@@ -15,7 +15,7 @@ void context_shard_cover(const struct evidence *e, struct check_output *output);
 void context_row_identity(const struct evidence *e, struct check_output *output);        /* context_shards.c: row-identity */
 void context_poison(const struct evidence *e, struct check_output *output);      /* context_oracle.c */
 
-/* Step 0, layer 0 of a rank: where all of it is. */
+/* Step 0 of a rank: where all of it is. */
 struct place context_place(const struct evidence *e, int rank);
 /* What outputs say: of the forward where that is wrong, else of gradients. Where several places look alike from outside (what is seen
  * is not what the mask says; blocks weigh wrongly; gradients are mixed), the ranks' own notes of decisions that fell out otherwise

@@ -15,7 +15,7 @@
 
 struct place context_place(const struct evidence *e, int rank)
 {
-    return place_at_unit(e->config, rank, 0, 0, 1);
+    return place_at(rank, 0, -1);
 }
 
 const struct site *context_chosen_site(const struct record *record, bool backward)
