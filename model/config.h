@@ -225,6 +225,20 @@ struct layout {
 /* Whose micro-batches' weights a run applies: the parallel layout's, in its standalone run too. data_ranks 0: the layout's own. */
 struct loss_cut { int data_ranks, microbatches; int cp; char context_layout[32]; };
 
+/* What runs: training; the transformer's layers again and again on their own output; one attention alone. */
+enum workload { WORKLOAD_TRAIN, WORKLOAD_DENOISE, WORKLOAD_ATTENTION };
+/* Inputs of the workload attention: N(0, 1), U[0, 1), or N(0, 1) with the keys of one quarter of the positions three times as
+ * large and those of another moved, so that what a block weighs differs from block to block. */
+enum attention_inputs { ATTENTION_NORMAL, ATTENTION_UNIFORM, ATTENTION_ADVERSARIAL };
+enum { DOCUMENTS_MAX = 256 };
+struct attention_config {
+    enum attention_inputs inputs;
+    int batch;                              /* sequences of each context-parallel group */
+    bool backward, sinks;
+    int documents[DOCUMENTS_MAX], documents_count; /* lengths; none: one document */
+    int joint; bool joint_rear;             /* rows that every member has, at the front or the end of the sequence */
+};
+
 struct machine_config { int ranks_per_node; double tflops, intra_latency_us, intra_gb_per_s, inter_latency_us, inter_gb_per_s; };
 
 struct run_config {
@@ -236,6 +250,9 @@ struct run_config {
     struct loss_cut loss_cut;
     struct machine_config machine;
     struct precision precision;
+    enum workload workload;
+    struct attention_config attention;      /* workload attention */
+    int iterations;                         /* workload denoise */
 };
 static inline enum format run_storage(const struct run_config *config) { return precision_storage(&config->precision); }
 

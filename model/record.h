@@ -132,6 +132,16 @@ struct tensor_fact {
  * block of keys and values is in this member's output; backward: in its dq, and gradient_times[c]: how often member c's queries
  * are in its own dk and dv. others: what is there of another step, micro-batch or layer. One fact for all sequences of a micro-batch. */
 struct consumption_fact { int step, microbatch, unit; bool backward; int size, me; const int32_t *times, *gradient_times /* [size]; NULL forward */; int32_t others; };
+/* Workload attention: what one rank made of its rows, [batch, rows, heads, head_dim] and so on, as fp64 (exact for every storage). */
+struct attention_part {
+    int64_t batch, rows;                   /* batch: its group's sequences, the first of them number first_sequence of all */
+    int64_t first_sequence;
+    const int32_t *positions;              /* [batch, rows]: of the rows it holds */
+    const double *out, *lse /* [batch, heads, rows] */, *dq, *dk, *dv /* [batch, rows, kv_heads, head_dim] */, *d_sinks /* [heads] */; /* NULL: not made */
+    const double *dq_terms, *dk_terms;     /* of the reference: [batch, rows, heads], sums of magnitudes of what dq and dk are sums of; NULL else */
+};
+/* Workload denoise: the latents of a rank after an iteration. */
+struct latent_fact { int step /* iteration */; int64_t rows /* of all sequences */; const int32_t *positions; const void *values /* [rows, dim], storage of the run */; };
 /* Memory that was not meant to be read, or numbers that are not finite. */
 struct poison_fact { int step, microbatch, unit; const struct site *site; const char *what; };
 
@@ -167,6 +177,8 @@ struct rank_record {
     RECORD_VECTOR(struct consumption_fact) consumptions;
     RECORD_VECTOR(struct routing_fact) routings;
     RECORD_VECTOR(struct balance_fact) balances;
+    const struct attention_part *attention; /* workload attention; NULL else, and where the rank did not come to its end */
+    RECORD_VECTOR(struct latent_fact) latents; /* workload denoise */
     int64_t routing_left;                  /* numbers that routing facts may still take */
     struct communicator *communicator;     /* calls and traffic; owned by the record; NULL before the rank began */
     int unwaited;                          /* handles never waited for */

@@ -21,6 +21,11 @@ static double clock_s(clockid_t clock)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+struct run_clock run_clock_now(void)
+{
+    return (struct run_clock){clock_s(CLOCK_MONOTONIC), clock_s(CLOCK_PROCESS_CPUTIME_ID)};
+}
+
 static struct mesh make_mesh(const struct layout *layout)
 {
     return (struct mesh){.axes = 5, .name = {"pp", "dp_replicate", "dp_shard", "cp", "tp"},
@@ -81,6 +86,11 @@ struct initial *initial_new(const struct run_config *config, struct error *error
     return NULL;
 }
 
+void *const *initial_values(const struct initial *initial)
+{
+    return initial->values;
+}
+
 void initial_free(struct initial *initial)
 {
     if (!initial) return;
@@ -123,7 +133,7 @@ static void count_valid(struct record *record, const struct data *data)
     loss_fill_cells(record, data);
 }
 
-static double message_cost_s(void *context, int source, int destination, size_t bytes)
+double train_message_cost_s(void *context, int source, int destination, size_t bytes)
 {
     const struct machine_config *m = context;
     bool inside = source / m->ranks_per_node == destination / m->ranks_per_node;
@@ -131,11 +141,11 @@ static double message_cost_s(void *context, int source, int destination, size_t 
            (double)bytes / (1e9 * (inside ? m->intra_gb_per_s : m->inter_gb_per_s));
 }
 
-static void copy_deadlock(struct record *record, const struct deadlock *from)
+void train_copy_deadlock(struct record *record, const struct deadlock *from)
 {
     struct arena *arena = record->arena;
     record->deadlock = *from;
-    record->deadlock.blocked = arena_alloc(arena, (size_t)from->blocked_count * sizeof *from->blocked);
+    record->deadlock.blocked = arena_alloc(arena, (size_t)(from->blocked_count + 1) * sizeof *from->blocked);
     memcpy(record->deadlock.blocked, from->blocked, (size_t)from->blocked_count * sizeof *from->blocked);
     record->deadlock.cycle = arena_alloc(arena, (size_t)(from->cycle_count + 1) * sizeof(int));
     memcpy(record->deadlock.cycle, from->cycle, (size_t)from->cycle_count * sizeof(int));
@@ -173,7 +183,7 @@ static void close_record(struct record *record, struct machine *machine)
     hash_u64(&hash, (uint64_t)record->outcome);
     for (int r = 0; r < record->ranks; r++) digest_rank(&hash, &record->rank[r]);
     hash_finish(&hash, record->digest);
-    if (record->outcome == MACHINE_DEADLOCK) copy_deadlock(record, machine_deadlock(machine));
+    if (record->outcome == MACHINE_DEADLOCK) train_copy_deadlock(record, machine_deadlock(machine));
     record->unreceived = machine_unreceived(machine, record->unreceived_text, sizeof record->unreceived_text);
     record->machine = machine;
 }
@@ -198,7 +208,7 @@ struct record *train_run(const struct run_config *config, struct site_plan *plan
     count_valid(record, &run.data);
     run.programs = arena_zalloc(record->arena, (size_t)record->ranks * sizeof(struct program *));
     struct machine_options machine_options = {.ranks = record->ranks, .threads = options->threads, .interleave = options->interleave,
-        .trace = options->trace, .plan = plan, .message_cost_s = message_cost_s, .cost_context = &record->config.machine,
+        .trace = options->trace, .plan = plan, .message_cost_s = train_message_cost_s, .cost_context = &record->config.machine,
         .coroutine = options->coroutine, .stop = options->stop};
     struct machine *machine = machine_new(&machine_options, error);
     if (!machine) {

@@ -9,6 +9,7 @@
 /* Initial values of every parameter, whole, in one storage: by seed and name, or from model.weights. */
 struct initial;
 struct initial *initial_new(const struct run_config *config, struct error *error); /* caller owns; NULL and an error */
+void *const *initial_values(const struct initial *initial);                         /* in the order of param_table_new */
 void initial_free(struct initial *initial);                                          /* accepts NULL */
 
 /* Does one of the patterns of train.frozen cover this parameter? */
@@ -39,6 +40,12 @@ struct train_options {
     /* Called on the loop's thread between rounds now and then; may be NULL. done of total in micro-batch actions. */
     void (*progress)(void *context, int64_t done, int64_t total); void *progress_context;
 };
+
+/* For the other workloads, which make records of the same kind. The clocks are for `performance` alone. */
+struct run_clock { double wall_s, cpu_s; };
+struct run_clock run_clock_now(void);
+double train_message_cost_s(void *machine_config, int source, int destination, size_t bytes);
+void train_copy_deadlock(struct record *record, const struct deadlock *from);
 
 /* Caller owns the record (record_free). NULL and an error only for the environment's or hpsim's own reasons;
  * a deadlock or wrong numbers are a record. plan: the armed deviations, or NULL. */

@@ -10,6 +10,17 @@
 /* The parallel run made once more under other circumstances. */
 struct repeat { const char *what; uint64_t digest[2]; };
 
+/* Workload attention: what the checks of context parallelism read beside the records. */
+struct context_comparison;
+struct context_variations;
+struct attention_inputs_data;
+struct context_evidence {
+    const struct attention_inputs_data *inputs;
+    const struct context_comparison *comparison;   /* with the reference, context_compare.h; NULL in a deadlock */
+    const struct context_comparison *fine;         /* of the parallel run in fp64; NULL: not run */
+    const struct context_variations *variations;   /* context_variations.h; NULL: not made */
+};
+
 /* The two runs, and, where it was run, the same two at the other rung of the ladder. */
 struct variations;
 struct evidence {
@@ -19,6 +30,8 @@ struct evidence {
     const struct comparison *comparison;           /* compare.h; NULL in a deadlock */
     int repeats_count; const struct repeat *repeats; /* 0: made once only */
     const struct variations *variations;           /* variations.h; NULL: not made */
+    const struct context_evidence *context;        /* workload attention; NULL else */
+    const struct denoise_result *denoise;          /* workload denoise; NULL else */
 };
 
 /* The parallel run's record in fp64, where there is one: what is wrong shows there as it does at any rung, and rounding
@@ -42,7 +55,11 @@ struct check {
     const char *tier;                              /* "default", "deep" */
     const char *measures;                          /* what its value is; NULL: a relative error */
     void (*run)(const struct evidence *evidence, struct check_output *output);
+    unsigned workloads;                            /* CHECK_IN(workload) of those it reads; 0: training alone */
 };
+#define CHECK_IN(workload) (1u << (workload))
+/* Why a check has nothing to look at in this workload; NULL: it has. */
+const char *check_elsewhere(const struct check *check, enum workload workload, char text[160]);
 int check_count(void);
 const struct check *check_at(int i);
 const struct check *check_find_by_id(const char *id);

@@ -37,6 +37,15 @@ const struct check *check_find_by_id(const char *id)
     return NULL;
 }
 
+const char *check_elsewhere(const struct check *check, enum workload workload, char text[160])
+{
+    static const char *const there[] = {"training", "a sampler that only applies layers", "one attention without parameters or steps"};
+    unsigned reads = check->workloads ? check->workloads : CHECK_IN(WORKLOAD_TRAIN);
+    if (reads & CHECK_IN(workload)) return NULL;
+    snprintf(text, 160, "this workload is %s: there is nothing of what it looks at", there[workload]);
+    return text;
+}
+
 /* ---- what a check hands in ---- */
 
 /* A fault that shows everywhere and in every step could fill any memory; the count goes on. Checks go through
@@ -135,7 +144,9 @@ void checks_run(const struct evidence *evidence, const struct check_selection *s
     result->checks_count = count;
     result->checks = arena_zalloc(result->arena, (size_t)count * sizeof *result->checks);
     for (int i = 0; i < count; i++) {
-        if (selection->taken[i]) run_one(checks[i], evidence, &outputs[i], &result->checks[i]);
+        char elsewhere[160];
+        if (check_elsewhere(checks[i], evidence->config->workload, elsewhere)) skip(checks[i], elsewhere, &result->checks[i]);
+        else if (selection->taken[i]) run_one(checks[i], evidence, &outputs[i], &result->checks[i]);
         else skip(checks[i], "not selected (--checks)", &result->checks[i]);
         kept += outputs[i].kept;
     }

@@ -25,8 +25,7 @@ static struct sizes sizes_of(const struct layout *layout)
     return (struct sizes){cp, false, false};
 }
 
-/* Of a forward and of a backward; false: another site. */
-static bool calls_of(const struct layout *layout, const struct site *site, int64_t *forward, int64_t *backward)
+bool context_calls_of(const struct layout *layout, const struct site *site, int64_t *forward, int64_t *backward)
 {
     struct sizes sizes = sizes_of(layout);
     bool turns = sizes.ring > 1;
@@ -45,7 +44,7 @@ int64_t context_calls_due(const struct record *record, const struct rank_record 
 {
     const struct layout *layout = &record->config.layout;
     int64_t forward, backward, layers = layout->layers_per_stage[rank->stage] * (int64_t)record->config.train.steps * layout->microbatches;
-    if (!calls_of(layout, site, &forward, &backward)) return -1;
+    if (!context_calls_of(layout, site, &forward, &backward)) return -1;
     if (layout_cp(layout) == 1) return 0;
     bool again = layout->recompute.mode != RECOMPUTE_NONE;
     return layers * ((again ? 2 : 1) * forward + backward);

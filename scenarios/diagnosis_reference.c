@@ -32,12 +32,13 @@ static bool only_compared(const struct result *result)
 bool diagnose_reference(const struct evidence *evidence, const struct check_selection *selection, struct result *result)
 {
     const struct record *record = evidence->standalone;
+    if (evidence->config->workload != WORKLOAD_TRAIN) return false; /* their references are made apart from the program */
     if (!record || !facts_finished(record) || !only_compared(result) ||
         strcmp(loss_convention_of(&record->config)->name, "token_mean") != 0) return false;
     struct result own;
     memset(&own, 0, sizeof own);
     own.arena = arena_new("the reference's checks", false);
-    struct evidence books = {&record->config, record, record, NULL, NULL, NULL, 0, NULL, NULL};
+    struct evidence books = {&record->config, record, record, NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL};
     checks_run(&books, selection, &own);
     bool failed = false, found = false;
     for (int i = 0; i < own.checks_count; i++) failed = failed || own.checks[i].status == CHECK_FAIL;

@@ -190,7 +190,7 @@ static void fill_steps(struct result *result, const struct comparison *c)
     }
 }
 
-static enum verdict verdict_of(const struct result *result)
+enum verdict experiment_verdict(const struct result *result)
 {
     if (result->parallel->outcome == MACHINE_DEADLOCK) return VERDICT_DEADLOCK;
     enum verdict verdict = VERDICT_CONSISTENT;
@@ -207,8 +207,7 @@ static double wall_s(const struct record *record)
     return record ? record->wall_s : 0;
 }
 
-/* One CPU path below this one; NULL: there is none. */
-static const char *path_below(const char *path)
+const char *experiment_path_below(const char *path)
 {
     return !strcmp(path, "avx512") ? "avx2" : !strcmp(path, "avx2") || !strcmp(path, "neon") ? "plain" : NULL;
 }
@@ -230,7 +229,7 @@ static bool run_repeats(const struct result *result, const struct experiment_opt
                         int *ret_count, struct error *error)
 {
     struct experiment_options other = *options;
-    const char *backend = coroutine_backend_at(1), *below = path_below(result->parallel->cpu_path);
+    const char *backend = coroutine_backend_at(1), *below = experiment_path_below(result->parallel->cpu_path);
     other.train.interleave = options->train.interleave + 1;
     other.train.threads = options->train.threads > 1 ? 1 : 2;
     if (backend) other.train.coroutine = !strcmp(backend, result->parallel->coroutine) ? coroutine_backend_at(0) : backend;
@@ -294,10 +293,10 @@ static bool judge(struct result *result, const struct experiment_options *option
         struct run_config config = result->scenario->config;
         config.train.steps = result->parallel->config.train.steps;
         struct evidence evidence = {&config, result->parallel, result->standalone, result->parallel_other,
-                                    result->standalone_other, comparison, repeats_count, repeats, variations};
+                                    result->standalone_other, comparison, repeats_count, repeats, variations, NULL, NULL};
         fill_steps(result, comparison);
         checks_run(&evidence, selection, result);
-        result->verdict = verdict_of(result);
+        result->verdict = experiment_verdict(result);
         if (result->verdict != VERDICT_CONSISTENT)
             result->has_diagnosis = diagnose_reference(&evidence, selection, result) || diagnose(&evidence, result);
         good = experiment_faults(result, plans, options, error);
@@ -305,6 +304,18 @@ static bool judge(struct result *result, const struct experiment_options *option
     comparison_free(comparison);
     variations_free(variations);
     if (good) experiment_expect(result);
+    return good;
+}
+
+static bool run_training(struct result *result, const struct experiment_options *options, const struct check_selection *selection, struct error *error)
+{
+    struct run_pair pair;
+    struct experiment_plans plans;
+    bool good = run_both(result->scenario, options, &result->scenario->config.precision, &pair, &plans, error);
+    result->parallel = pair.parallel;
+    result->standalone = pair.standalone;
+    good = good && judge(result, options, selection, &plans, error);
+    free_plans(&plans);
     return good;
 }
 
@@ -319,13 +330,10 @@ struct result *experiment_run(const struct scenario *scenario, const struct expe
     struct result *result = arena_zalloc(arena, sizeof *result);
     result->arena = arena;
     result->scenario = scenario;
-    struct run_pair pair;
-    struct experiment_plans plans;
-    bool good = run_both(scenario, options, &scenario->config.precision, &pair, &plans, error);
-    result->parallel = pair.parallel;
-    result->standalone = pair.standalone;
-    good = good && judge(result, options, &selection, &plans, error);
-    free_plans(&plans);
+    result->exploded_step = -1;
+    bool good = scenario->config.workload == WORKLOAD_ATTENTION ? experiment_attention(result, options, &selection, error)
+                : scenario->config.workload == WORKLOAD_DENOISE ? experiment_denoise(result, options, &selection, error)
+                                                                : run_training(result, options, &selection, error);
     if (!good) {
         result_free(result);
         return NULL;
@@ -342,5 +350,6 @@ void result_free(struct result *result)
     record_free(result->standalone);
     record_free(result->parallel_other);
     record_free(result->standalone_other);
+    experiment_attention_free(&result->context);
     arena_free(result->arena);
 }

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "model/attention_run.h"
+#include "model/denoise_run.h"
 #include "model/loss_convention.h"
 #include "scenarios/experiment.h"
 #include "scenarios/facts.h"
@@ -133,9 +135,17 @@ static bool same_without_faults(struct result *result, const struct experiment_o
                                 bool *ret_same, struct error *error)
 {
     struct run_config config = result->scenario->config;
-    config.loss_cut = loss_cut_of(&config);
-    if (standalone) config.layout = layout_standalone(&config.model);
-    struct record *healthy = train_run(&config, NULL, &options->train, error);
+    struct record *healthy;
+    if (config.workload == WORKLOAD_DENOISE) {
+        if (standalone) config = denoise_single(&config);
+        healthy = denoise_run(&config, NULL, &options->train, error);
+    } else if (config.workload == WORKLOAD_ATTENTION) {
+        healthy = attention_run(&config, NULL, &options->train, result->context.inputs, error);
+    } else {
+        config.loss_cut = loss_cut_of(&config);
+        if (standalone) config.layout = layout_standalone(&config.model);
+        healthy = train_run(&config, NULL, &options->train, error);
+    }
     if (!healthy) return false;
     bool stopped = healthy->outcome == MACHINE_STOPPED;
     const struct record *faulty = standalone ? result->standalone : result->parallel;

@@ -51,7 +51,7 @@ struct draft {
     int dense_layers[LAYERS_MAX], dense_layers_count;
     int micro_batch_size;             /* 0: not given */
     int score_format;                 /* storage, bf16 */
-    int merge_order;                  /* linear, tree */
+    int merge_order, joint_place;     /* linear, tree; front, rear */
     char weights[512], text[512];     /* as written: relative to the scenario file */
 };
 struct fault_draft {

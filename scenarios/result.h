@@ -63,6 +63,17 @@ struct experiment_options {
     bool watch;                     /* set by experiment_run: deep, or faults to look for; see train_options */
 };
 
+/* Workload attention: what a report shows beside checks and diagnosis. */
+struct context_result {
+    struct attention_inputs_data *inputs;
+    struct context_comparison *comparison, *fine;
+    struct context_variations *variations;
+    struct record *single;                /* on one rank, at the scenario's own precision */
+};
+
+/* Workload denoise: the latents of ring and one rank after each iteration. */
+struct denoise_result { int iterations; double *rel, *max_abs, *rel_fine /* in the other rung of the ladder; NAN: not run */; };
+
 struct result {
     const struct scenario *scenario;      /* borrowed */
     struct record *parallel, *standalone; /* owned */
@@ -75,6 +86,8 @@ struct result {
     int warnings_count; char warnings[WARNINGS_MAX][WARNING_TEXT]; /* worth knowing, and no fault */
     bool has_diagnosis; struct diagnosis diagnosis;
     int faults_count; struct fault_result faults[FAULTS_MAX];
+    struct context_result context;        /* workload attention; owned */
+    struct denoise_result denoise;        /* workload denoise; iterations 0: not there */
     double wall_s;
     struct arena *arena;
 };

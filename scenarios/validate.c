@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "model/attention_run.h"
 #include "model/context/context.h"
 #include "model/data.h"
 #include "model/record.h"
@@ -580,10 +581,119 @@ static bool read_recompute(struct reader *reader, struct run_config *config)
            reader_fail_among(reader, BLAME("recompute_parts", "recompute"), "recompute full keeps nothing of a layer but its input, so there are no parts to name beside it; allowed: recompute none or selective, or no parts");
 }
 
+/* ---- the other workloads ---- */
+
+/* Without parameters, batches and stages there is nothing for the other axes to split. */
+static bool check_axes(struct reader *reader, const struct run_config *config)
+{
+    const struct layout *l = &config->layout;
+    bool denoise = config->workload == WORKLOAD_DENOISE;
+    const struct { const char *path, *name; int number; const char *why; } axes[] = {
+        {"parallel.pp", "pp", l->pp, denoise ? "a sampler's iterations follow each other, each through all layers" : "there is one attention and no stack of layers to split into stages"},
+        {"parallel.dp_shard", "dp_shard", l->dp_shard, "nothing is trained, so there is nothing to shard; parallel.dp_replicate gives several groups"},
+        {"parallel.tp", "tp", l->tp, "heads are split by context method ulysses or usp here; tensor parallelism is a matter of training"},
+        {"parallel.ep", "ep", l->ep, "there are no experts to spread"},
+        {"parallel.etp", "etp", l->etp, "there are no experts to split"},
+    };
+    for (size_t i = 0; i < sizeof axes / sizeof axes[0]; i++) {
+        if (axes[i].number > 1)
+            return reader_fail_among(reader, BLAME(axes[i].path, "workload"), "%s %d with workload %s: %s; allowed: 1", axes[i].name, axes[i].number, denoise ? "denoise" : "attention", axes[i].why);
+    }
+    return true;
+}
+
+static bool check_documents(struct reader *reader, const struct run_config *config)
+{
+    const struct attention_config *a = &config->attention;
+    int64_t sum = 0;
+    for (int i = 0; i < a->documents_count; i++) sum += a->documents[i];
+    if (a->documents_count > 0 && sum != config->model.seq) {
+        return reader_fail_among(reader, BLAME("attention.documents", "model.seq"), "the %d documents have %lld tokens and a sequence %d; allowed: lengths that sum to seq",
+                                 a->documents_count, (long long)sum, config->model.seq);
+    }
+    if (a->documents_count > 0 && !config->model.document_mask) {
+        return reader_fail_among(reader, BLAME("attention.documents", "model.document_mask"),
+                                 "documents are given and model.document_mask is false, so that nothing would keep them apart; allowed: document_mask true, or no documents");
+    }
+    if (a->joint > config->model.seq) {
+        return reader_fail_among(reader, BLAME("attention.joint", "model.seq"), "joint %d of a sequence of %d rows; allowed: 0 to %d", a->joint, config->model.seq, config->model.seq);
+    }
+    return true;
+}
+
+static bool check_attention_context(struct reader *reader, struct run_config *config)
+{
+    struct layout *l = &config->layout;
+    char why[320] = "", list[LIST_TEXT];
+    bool is_usp = !strcmp(l->context.method, "usp");
+    if (!reader_has(reader, "parallel.context.ulysses")) l->context.ulysses = default_ulysses(l->cp, config->model.kv_heads);
+    if (is_usp && l->cp % l->context.ulysses != 0)
+        return reader_fail_among(reader, BLAME("parallel.context.ulysses", "parallel.cp"), "cp %d does not split into groups of ulysses %d: %d / %d = %.2f; allowed ulysses: %s", l->cp,
+                                 l->context.ulysses, l->cp, l->context.ulysses, (double)l->cp / l->context.ulysses, divisors(l->cp, l->cp, list));
+    return attention_allowed(config, why) ||
+           reader_fail_among(reader, BLAME("parallel.context.method", "parallel.context.ulysses", "parallel.cp", "model.kv_heads", "model.heads"), "%s", why);
+}
+
+static bool validate_attention(struct reader *reader, struct draft *draft)
+{
+    struct run_config *config = &draft->scenario.config;
+    config->model.rope = false;             /* queries and keys are given as they are */
+    config->attention.joint_rear = draft->joint_place == 1;
+    config->train.steps = 1;
+    config->layout.microbatches = 1;
+    config->layout.layers_per_stage[0] = config->model.layers = 1;
+    config->model.attention = ATTENTION_MHA;
+    return check_heads(reader, draft, &config->model) && check_axes(reader, config) && check_ranks(reader, &config->layout) &&
+           set_precision(reader, draft) && check_documents(reader, config) && check_attention_context(reader, config);
+}
+
+/* Inputs, results and what was taken over, in fp64, for two runs of the parallel kind and the reference. */
+static bool check_attention_memory(struct reader *reader, const struct run_config *config)
+{
+    const struct model_config *m = &config->model;
+    double rows = (double)config->layout.dp_replicate * config->attention.batch * m->seq, width = (2.0 * m->heads + 2.0 * m->kv_heads) * m->head_dim;
+    double total = 8 * rows * width * 12 + 512e3 * layout_ranks(&config->layout);
+    if (total <= bytes_max) return true;
+    return reader_fail_among(reader, BLAME("model.seq", "attention.batch", "parallel"), "this needs about %.3g GB for %.3g rows of %d query and %d key/value heads of width %d; at most %.0f GB are allowed",
+                             total / 1e9, rows, m->heads, m->kv_heads, m->head_dim, bytes_max / 1e9);
+}
+
+static bool check_denoise_model(struct reader *reader, const struct run_config *config)
+{
+    if (config->model.moe.experts > 0)
+        return reader_fail_among(reader, BLAME("model.moe.experts", "model.arch", "workload"), "workload denoise applies dense layers; allowed: model.moe.experts 0");
+    if (config->model.document_mask)
+        return reader_fail_among(reader, BLAME("model.document_mask", "workload"), "the latents of workload denoise have no documents; allowed: document_mask false");
+    return config->model.dropout == 0 || reader_fail_among(reader, BLAME("model.dropout", "workload"), "workload denoise only infers; allowed: dropout 0");
+}
+
+/* Latents of every iteration, in four runs. */
+static bool check_denoise_memory(struct reader *reader, const struct run_config *config)
+{
+    double numbers = (double)config->layout.dp_replicate * config->attention.batch * config->model.seq * config->model.dim * config->iterations, total = 24 * numbers + 512e3 * layout_ranks(&config->layout);
+    return total <= bytes_max || reader_fail_among(reader, BLAME("model.iterations", "model.seq", "model.dim"), "this needs about %.3g GB for the latents of %d iterations; at most %.0f GB are allowed", total / 1e9,
+                                                   config->iterations, bytes_max / 1e9);
+}
+
+static bool validate_denoise(struct reader *reader, struct draft *draft)
+{
+    struct run_config *config = &draft->scenario.config;
+    config->train.steps = config->iterations;
+    config->train.global_batch = config->layout.dp_replicate;
+    config->layout.microbatches = 1;
+    return set_architecture(reader, draft) && check_latent(reader, draft, &config->model) && check_denoise_model(reader, config) && check_heads(reader, draft, &config->model) &&
+           check_axes(reader, config) && check_ranks(reader, &config->layout) && check_context(reader, draft) && check_layers(reader, config->model.layers, &config->layout) &&
+           set_precision(reader, draft);
+}
+
 bool validate_scenario(struct reader *reader, struct draft *draft)
 {
     struct run_config *config = &draft->scenario.config;
     struct layout *l = &config->layout;
+    l->context.tree = draft->merge_order == 1;
+    if (!reader_has(reader, "model.causal")) config->model.causal = config->workload != WORKLOAD_DENOISE;
+    if (config->workload == WORKLOAD_ATTENTION) return validate_attention(reader, draft);
+    if (config->workload == WORKLOAD_DENOISE) return validate_denoise(reader, draft);
     config->train.beta1 = draft->betas[0];
     config->train.beta2 = draft->betas[1];
     l->send_sync = draft->send == 1;
@@ -647,5 +757,7 @@ static bool check_targets(struct reader *reader, const struct run_config *config
 
 bool validate_size(struct reader *reader, const struct scenario *scenario)
 {
+    if (scenario->config.workload == WORKLOAD_ATTENTION) return check_attention_memory(reader, &scenario->config);
+    if (scenario->config.workload == WORKLOAD_DENOISE) return check_denoise_memory(reader, &scenario->config);
     return check_memory(reader, &scenario->config) && check_targets(reader, &scenario->config);
 }

@@ -179,4 +179,5 @@ const struct check check_collective_match = {
               "reduction and root",
     .tier = "default",
     .run = run,
+    .workloads = CHECK_IN(WORKLOAD_TRAIN) | CHECK_IN(WORKLOAD_ATTENTION) | CHECK_IN(WORKLOAD_DENOISE),
 };

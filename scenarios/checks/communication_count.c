@@ -20,6 +20,7 @@
 #include "scenarios/context_due.h"
 #include "scenarios/dispatch_calls.h"
 #include "scenarios/check.h"
+#include "scenarios/context_checks.h"
 #include "scenarios/facts.h"
 
 /* ---- calls ---- */
@@ -299,6 +300,10 @@ static void check_cost(const struct evidence *e, struct check_output *output, co
 
 static void run(const struct evidence *e, struct check_output *output)
 {
+    if (e->config->workload != WORKLOAD_TRAIN) {
+        context_calls(e, output);
+        return;
+    }
     const struct record *record = e->parallel;
     check_value(output, 0, 0);
     if (!facts_finished(record)) {
@@ -326,4 +331,5 @@ const struct check check_communication_count = {
               "that its algorithm takes",
     .tier = "default",
     .run = run,
+    .workloads = CHECK_IN(WORKLOAD_TRAIN) | CHECK_IN(WORKLOAD_ATTENTION) | CHECK_IN(WORKLOAD_DENOISE),
 };

@@ -32,4 +32,5 @@ const struct check check_determinism = {
               "backend and the CPU path",
     .tier = "deep",
     .run = run,
+    .workloads = CHECK_IN(WORKLOAD_TRAIN) | CHECK_IN(WORKLOAD_ATTENTION) | CHECK_IN(WORKLOAD_DENOISE),
 };

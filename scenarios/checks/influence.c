@@ -15,6 +15,7 @@
 #include "model/data.h"
 #include "scenarios/check.h"
 #include "scenarios/context_due.h"
+#include "scenarios/context_checks.h"
 #include "scenarios/facts.h"
 #include "scenarios/variations.h"
 
@@ -132,6 +133,10 @@ static bool is_read(const struct variation *v)
 
 static void run(const struct evidence *e, struct check_output *output)
 {
+    if (check_is_attention(e)) {
+        context_influence(e, output);
+        return;
+    }
     if (e->config->model.moe.experts > 0 && e->config->model.moe.capacity_factor > 0) {
         check_skip(output, "who finds room at an expert depends on the other tokens (model.moe.capacity_factor)");
         return;
@@ -154,4 +159,5 @@ const struct check check_influence = {
     .proves = "a token reaches exactly the positions that the mask lets see it, and no other sequence",
     .tier = "deep",
     .run = run,
+    .workloads = CHECK_IN(WORKLOAD_TRAIN) | CHECK_IN(WORKLOAD_ATTENTION),
 };

@@ -177,4 +177,5 @@ const struct check check_liveness = {
               "nobody waits for",
     .tier = "default",
     .run = run,
+    .workloads = CHECK_IN(WORKLOAD_TRAIN) | CHECK_IN(WORKLOAD_ATTENTION) | CHECK_IN(WORKLOAD_DENOISE),
 };

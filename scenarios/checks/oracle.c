@@ -22,6 +22,7 @@
 #include "model/sites.h"
 #include "scenarios/check.h"
 #include "scenarios/context_due.h"
+#include "scenarios/context_checks.h"
 #include "scenarios/compare.h"
 #include "scenarios/initial_values.h"
 #include "scenarios/oracle_inputs.h"
@@ -293,6 +294,14 @@ static void find_choices(const struct evidence *e, struct check_output *output)
 
 static void run(const struct evidence *e, struct check_output *output)
 {
+    if (e->config->workload == WORKLOAD_DENOISE) {
+        denoise_oracle(e, output);
+        return;
+    }
+    if (check_is_attention(e)) {
+        context_oracle(e, output);
+        return;
+    }
     const struct comparison *c = e->comparison;
     if (!c) {
         check_skip(output, "the parallel run did not finish: nothing to compare");
@@ -325,4 +334,5 @@ const struct check check_oracle = {
               "norm, every parameter after the update, activations and their gradients between layers",
     .tier = "default",
     .run = run,
+    .workloads = CHECK_IN(WORKLOAD_TRAIN) | CHECK_IN(WORKLOAD_ATTENTION) | CHECK_IN(WORKLOAD_DENOISE),
 };

@@ -11,6 +11,7 @@
 
 #include "model/sites.h"
 #include "scenarios/check.h"
+#include "scenarios/context_checks.h"
 #include "scenarios/facts.h"
 #include "scenarios/routing_due.h"
 
@@ -171,6 +172,10 @@ static void check_padding(const struct evidence *e, struct check_output *output,
 
 static void run(const struct evidence *e, struct check_output *output)
 {
+    if (check_is_attention(e)) {
+        context_poison(e, output);
+        return;
+    }
     struct arena *arena = arena_new("poison check", false);
     struct sketch_table table = sketch_table_new(e->parallel, arena);
     check_value(output, 0, 0);
@@ -189,4 +194,5 @@ const struct check check_poison = {
               "stage computes with is what the stage before sent, to the bit",
     .tier = "default",
     .run = run,
+    .workloads = CHECK_IN(WORKLOAD_TRAIN) | CHECK_IN(WORKLOAD_ATTENTION),
 };

@@ -11,6 +11,7 @@
  * over the data. */
 #include "model/data.h"
 #include "scenarios/check.h"
+#include "scenarios/context_checks.h"
 #include "scenarios/facts.h"
 #include "scenarios/routing_due.h"
 #include "model/sites.h"
@@ -156,6 +157,10 @@ static void check_routed(const struct evidence *e, struct check_output *output, 
 
 static void run(const struct evidence *e, struct check_output *output)
 {
+    if (check_is_attention(e)) {
+        context_row_identity(e, output);
+        return;
+    }
     const struct record *record = e->parallel;
     if (record->config.train.steps == 0) return; /* nothing finite is left to look at */
     struct arena *arena = arena_new("row-identity check", false);
@@ -184,4 +189,5 @@ const struct check check_row_identity = {
         "rank and micro-batch, first and last stage read the same, and what an expert reads is the token that was routed to it",
     .tier = "default",
     .run = run,
+    .workloads = CHECK_IN(WORKLOAD_TRAIN) | CHECK_IN(WORKLOAD_ATTENTION),
 };

@@ -9,6 +9,7 @@
 #include "model/experts.h"
 #include "model/sites.h"
 #include "scenarios/check.h"
+#include "scenarios/context_checks.h"
 #include "scenarios/facts.h"
 #include "scenarios/tensor_groups.h"
 
@@ -81,6 +82,10 @@ static void check_place(const struct evidence *e, struct check_output *output, c
 
 static void run(const struct evidence *e, struct check_output *output)
 {
+    if (check_is_attention(e)) {
+        context_shard_cover(e, output);
+        return;
+    }
     check_value(output, 0, 0);
     if (!facts_finished(e->parallel)) {
         check_skip(output, "the run did not finish");
@@ -107,4 +112,5 @@ const struct check check_shard_cover = {
               "and each rank holds the experts of its own place in its expert-parallel group",
     .tier = "default",
     .run = run,
+    .workloads = CHECK_IN(WORKLOAD_TRAIN) | CHECK_IN(WORKLOAD_ATTENTION),
 };

@@ -47,8 +47,48 @@ static void append_tensor_parts(char text[DESCRIBE_TEXT], const struct layout *l
     append(text, ")");
 }
 
+static const char *describe_attention(const struct run_config *config, char text[DESCRIBE_TEXT])
+{
+    const struct layout *l = &config->layout;
+    const struct model_config *m = &config->model;
+    char formats[DESCRIBE_TEXT];
+    int ranks = layout_ranks(l);
+    bool first = true;
+    snprintf(text, DESCRIBE_TEXT, "%d rank%s", ranks, ranks == 1 ? "" : "s");
+    append_axis(text, &first, "replicas", l->dp_replicate);
+    append_axis(text, &first, "context", layout_cp(l));
+    append(text, " (%s, %s)", l->context.method, l->context.layout);
+    append(text, ", attention of %d head%s on %d key/value head%s of width %d, ", m->heads, m->heads == 1 ? "" : "s", m->kv_heads, m->kv_heads == 1 ? "" : "s", m->head_dim);
+    if (config->attention.batch > 1) append(text, "%d sequences of ", config->attention.batch);
+    append(text, "%d positions, %s", m->seq, m->causal ? "causal" : "not causal");
+    if (m->window > 0) append(text, ", window %d", m->window);
+    if (m->document_mask && config->attention.documents_count > 1) append(text, ", %d documents", config->attention.documents_count);
+    if (config->attention.joint > 0) append(text, ", %d joint rows", config->attention.joint);
+    if (config->attention.sinks) append(text, ", sinks");
+    append(text, ", %s", describe_precision(&config->precision, formats));
+    return text;
+}
+
+static const char *describe_denoise(const struct run_config *config, char text[DESCRIBE_TEXT])
+{
+    const struct layout *l = &config->layout;
+    const struct model_config *m = &config->model;
+    char formats[DESCRIBE_TEXT];
+    int ranks = layout_ranks(l);
+    bool first = true;
+    snprintf(text, DESCRIBE_TEXT, "%d rank%s", ranks, ranks == 1 ? "" : "s");
+    append_axis(text, &first, "replicas", l->dp_replicate);
+    append_axis(text, &first, "context", layout_cp(l));
+    if (layout_cp(l) > 1) append(text, " (%s, %s)", l->context.method, l->context.layout);
+    append(text, ", %d iterations of %d layer%s on latents of %d positions x %d, %s, %s", config->iterations, m->layers, m->layers == 1 ? "" : "s", m->seq, m->dim, m->causal ? "causal" : "not causal",
+           describe_precision(&config->precision, formats));
+    return text;
+}
+
 const char *describe_layout(const struct run_config *config, char text[DESCRIBE_TEXT])
 {
+    if (config->workload == WORKLOAD_ATTENTION) return describe_attention(config, text);
+    if (config->workload == WORKLOAD_DENOISE) return describe_denoise(config, text);
     const struct layout *l = &config->layout;
     char number[NUMBER_TEXT], formats[DESCRIBE_TEXT];
     int ranks = layout_ranks(l), per = layout_sequences_per_microbatch(config);

@@ -125,7 +125,10 @@ static void print_judged(const struct result *result, const struct terminal *t)
     if (!result->parallel_other) return;
     char line[2 * DESCRIBE_TEXT], formats[DESCRIBE_TEXT];
     const struct precision *own = &result->parallel->config.precision;
-    if (precision_is(own, FORMAT_FP64)) {
+    if (result->context.fine) {
+        snprintf(line, sizeof line, "the numbers above are the run's own, in %s, against a reference in fp64; the same attention in fp64 must agree with it to 1e-12, where no rounding hides a mistake",
+                 describe_precision(own, formats));
+    } else if (precision_is(own, FORMAT_FP64)) {
         snprintf(line, sizeof line,
                  "the run's own format; the same two runs in fp32 say which differences shrink with the precision, as rounding does");
     } else {
@@ -290,6 +293,8 @@ void report_text(const struct report *report, const struct terminal *terminal)
     }
     print_header(report, terminal);
     print_steps(report, terminal);
+    if (report->result->denoise.iterations > 0) report_denoise_text(report, terminal);
+    if (report->result->context.comparison) report_context_text(report, terminal);
     if (report->verbose) report_text_details(report, terminal);
     print_judged(report->result, terminal);
     print_checks(report, terminal);
