@@ -13,8 +13,8 @@
 #include <stdlib.h>
 
 #include "model/data.h"
-#include "scenarios/check_run.h"
 #include "scenarios/check.h"
+#include "scenarios/context_due.h"
 #include "scenarios/context_checks.h"
 #include "scenarios/facts.h"
 #include "scenarios/variations.h"
@@ -52,7 +52,9 @@ static void report_leak(const struct reach *reach, struct check_output *output, 
     const struct rows_fact *fact = found.fact;
     char unit[32];
     unit_name(&reach->config->model, fact->unit, unit);
-    struct finding finding = finding_new(fact->site, place_at_unit(reach->config, v->standalone ? -1 : found.rank, 0, -1, fact->unit));
+    int rank = found.rank;
+    const struct site *decision = context_decision(v->record, 0, fact->unit, &rank);
+    struct finding finding = finding_new(decision ? decision : fact->site, place_at_unit(reach->config, v->standalone ? -1 : rank, 0, -1, fact->unit));
     finding.expected = 0;
     finding.got = (double)leaks / closed;
     finding_pattern(&finding, "leaks");
@@ -67,16 +69,6 @@ static void report_leak(const struct reach *reach, struct check_output *output, 
 static bool may_all_be_dropped(const struct model_config *model, int positions)
 {
     return model->dropout > 0 && positions * (double)model->dim * log2(model->dropout) > -40;
-}
-
-/* Do ledgers say whose keys are missing? Then the check of these names the place. */
-static bool consumes_otherwise(const struct reach *reach, const struct variation *v)
-{
-    if (layout_cp(&v->record->config.layout) == 1) return false;
-    struct evidence evidence = {reach->config, v->record, v->record, NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL};
-    struct check_result result;
-    struct finding finding;
-    return check_run_alone(check_find_by_id("consumption"), &evidence, &result, &finding, 1) > 0;
 }
 
 /* Is the changed token seen where it must be? `last`: the last unit that is a layer. */
@@ -97,8 +89,9 @@ static void look_for_loss(const struct reach *reach, struct check_output *output
     if (own && (!is_last || others == 0 || changed > 0)) return;
     char unit[32];
     unit_name(&reach->config->model, before->unit, unit);
-    struct finding finding = finding_new(consumes_otherwise(reach, v) ? NULL : own ? &site_attention_mask : before->site,
-                                         place_at_unit(reach->config, v->standalone ? -1 : entry.rank, 0, -1, before->unit));
+    int rank = entry.rank;
+    const struct site *decision = context_decision(v->record, 0, before->unit, &rank), *attention = layout_cp(&v->record->config.layout) > 1 ? before->site : &site_attention_mask;
+    struct finding finding = finding_new(!own ? before->site : decision ? decision : attention, place_at_unit(reach->config, v->standalone ? -1 : rank, 0, -1, before->unit));
     finding_pattern(&finding, "not-seen");
     finding_say(&finding, "in the %s run another token at position %d of sequence %d changes nothing %s at the output of %s",
                 v->standalone ? "standalone" : "parallel", at, before->sequence, own ? "at the other positions that may see it" : "there", unit);
