@@ -192,6 +192,7 @@ static struct record *record_new(const struct run_config *config)
         struct rank_record *rank = &record->rank[r];
         rank->rank = r;
         rank->replicate = rank->data_rank = mesh_coordinate(&record->mesh, r, "dp_replicate");
+        rank->cp = mesh_coordinate(&record->mesh, r, "cp");
         rank->arena = arena_new("rank record", false);
     }
     return record;

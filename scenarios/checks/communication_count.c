@@ -300,7 +300,7 @@ static void check_cost(const struct evidence *e, struct check_output *output, co
 
 static void run(const struct evidence *e, struct check_output *output)
 {
-    if (check_is_attention(e)) {
+    if (e->config->workload != WORKLOAD_TRAIN) {
         context_calls(e, output);
         return;
     }
@@ -331,5 +331,5 @@ const struct check check_communication_count = {
               "that its algorithm takes",
     .tier = "default",
     .run = run,
-    .workloads = CHECK_IN(WORKLOAD_TRAIN) | CHECK_IN(WORKLOAD_ATTENTION),
+    .workloads = CHECK_IN(WORKLOAD_TRAIN) | CHECK_IN(WORKLOAD_ATTENTION) | CHECK_IN(WORKLOAD_DENOISE),
 };
