@@ -53,9 +53,9 @@ static void open_groups(struct context_parallel *cp, const struct run_config *co
     ASSERT(cp->method && cp->layout && cp->merge);
     if (strcmp(cp->method->name, "usp") != 0) return;
     for (int i = 0; i < inner; i++) ranks[i] = group->ranks[group->me / inner * inner + i];
-    cp->ulysses = communicator_group_of(cp->communicator, "cp_ulysses", ranks, inner);
+    cp->ulysses = communicator_group_of(cp->communicator, "ulysses", ranks, inner);
     for (int i = 0; i < size / inner; i++) ranks[i] = group->ranks[i * inner + group->me % inner];
-    cp->ring = communicator_group_of(cp->communicator, "cp_ring", ranks, size / inner);
+    cp->ring = communicator_group_of(cp->communicator, "ring", ranks, size / inner);
 }
 
 /* ---- rows ---- */
@@ -192,6 +192,7 @@ static struct record *record_new(const struct run_config *config)
         struct rank_record *rank = &record->rank[r];
         rank->rank = r;
         rank->replicate = rank->data_rank = mesh_coordinate(&record->mesh, r, "dp_replicate");
+        rank->cp = mesh_coordinate(&record->mesh, r, "cp");
         rank->arena = arena_new("rank record", false);
     }
     return record;
@@ -303,7 +304,7 @@ struct record *attention_standalone(const struct run_config *config, const struc
     struct arena *arena = record->rank[0].arena;
     int64_t rows = in->sequences * in->seq, wide = rows * in->heads * in->head_dim, narrow = rows * in->kv_heads * in->head_dim;
     bool gradients = config->attention.backward;
-    struct attention_results r = {zeros(arena, wide), zeros(arena, rows * in->heads), zeros(arena, wide), zeros(arena, narrow), zeros(arena, narrow), zeros(arena, in->heads)};
+    struct attention_results r = {zeros(arena, wide), zeros(arena, rows * in->heads), zeros(arena, wide), zeros(arena, narrow), zeros(arena, narrow), zeros(arena, in->heads), zeros(arena, rows * in->heads), zeros(arena, rows * in->kv_heads)};
     attention_reference(&single, ops, in, gradients, &r);
     struct attention_part *part = arena_zalloc(arena, sizeof *part);
     int32_t *positions = arena_alloc(arena, (size_t)(rows + 1) * sizeof *positions);
@@ -313,6 +314,8 @@ struct record *attention_standalone(const struct run_config *config, const struc
         part->dq = r.dq;
         part->dk = r.dk;
         part->dv = r.dv;
+        part->dq_terms = r.dq_terms;
+        part->dk_terms = r.dk_terms;
         part->d_sinks = in->sinks ? r.d_sinks : NULL;
     }
     record->rank[0].attention = part;
