@@ -91,6 +91,12 @@ for fault in plugin.send:drop@rank=1 plugin.send:corrupt@rank=1,hop=2 plugin.sen
 done
 run 1 attention.json --quiet --set plugin="$wrong/misuse.so" --set attention.backward=false --fault plugin.collective:scale
 
+# ---- a plug-in that rounds otherwise does so for itself alone ----
+run 0 attention.json --quiet --set plugin="$wrong/misuse.so" --set attention.backward=false
+digest=$(field digest)
+run 0 attention.json --quiet --set plugin="$wrong/misuse.so" --set attention.backward=false --set model.window=1026
+[ "$(field digest)" = "$digest" ] || fail "a rounding mode that a plug-in left behind changes $digest to $(field digest)"
+
 # ---- rules broken, one each: member, operation, call ----
 broken() { # broken NUMBER WORDS
     run 1 attention.json --quiet --set plugin="$wrong/misuse.so" --set attention.backward=false --set model.window=$((1000 + $1)) || return
