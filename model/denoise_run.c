@@ -7,6 +7,7 @@
 
 #include "model/context/context.h"
 #include "model/deviations.h"
+#include "model/plugin/plugin.h"
 #include "model/precision.h"
 #include "model/vectors.h"
 #include "sim/assertion.h"
@@ -67,7 +68,7 @@ static void open_context(struct context_parallel *cp, const struct denoise_state
     const struct context_config *c = &s->config->layout.context;
     struct group *group = communicator_group(record->communicator, "cp");
     int inner = c->ulysses > 1 ? c->ulysses : 1, *ranks = arena_alloc(rank_arena(rank, ARENA_RUN), (size_t)(group->size + 1) * sizeof *ranks);
-    *cp = (struct context_parallel){.communicator = record->communicator, .group = group, .method = context_method_find(c->method), .layout = context_layout_find(c->layout),
+    *cp = (struct context_parallel){.communicator = record->communicator, .group = group, .method = context_method_of(s->config), .layout = context_layout_find(c->layout),
         .merge = context_merge_find(c->merge), .tree = c->tree, .overlap = c->overlap, .reversed = c->reversed, .ledgers = s->programs[record->rank].ledgers};
     ASSERT(cp->method && cp->layout && cp->merge);
     if (strcmp(c->method, "usp") != 0) return;
@@ -134,6 +135,8 @@ static void denoise_main(struct rank *rank, void *argument)
     *p = (struct denoise_program){0, 0, arena_new("scratch", true), arena_new("layer", true), context_ledgers_new()};
     rank_set_program(rank, p, describe);
     record->communicator = communicator_new(rank, &s->record->mesh);
+    plugin_register(config->plugin, record->communicator);
+    if (config->layout.all_to_all[0]) communicator_set_algorithm(record->communicator, "all_to_all", config->layout.all_to_all);
     if (config->layout.all_gather[0]) communicator_set_algorithm(record->communicator, "all_gather", config->layout.all_gather);
     if (s->options->watch) communicator_watch(record->communicator);
     struct context_parallel cp;
@@ -215,7 +218,8 @@ struct record *denoise_run(const struct run_config *config, struct site_plan *pl
     struct initial *own = state.ops && !options->initial ? initial_new(config, error) : NULL;
     const struct initial *initial = options->initial ? options->initial : own;
     struct machine_options machine_options = {.ranks = record->ranks, .threads = options->threads, .interleave = options->interleave, .trace = options->trace,
-        .plan = plan, .message_cost_s = train_message_cost_s, .cost_context = &record->config.machine, .coroutine = options->coroutine, .stop = options->stop};
+        .plan = plan, .message_cost_s = train_message_cost_s, .cost_context = &record->config.machine, .coroutine = options->coroutine, .stop = options->stop,
+        .stack_bytes = config->plugin ? PLUGIN_STACK_BYTES : 0};
     struct machine *machine = state.ops && initial ? machine_new(&machine_options, error) : NULL;
     if (!machine) {
         initial_free(own);

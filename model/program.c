@@ -81,7 +81,7 @@ static void make_context(struct program *p)
     p->context_layout = context_layout_find(context->layout);
     p->seq = context_layout_rows(p->context_layout, seq, cp, p->record->cp);
     p->context_parallel = (struct context_parallel){.communicator = p->communicator, .group = communicator_group(p->communicator, "cp"),
-        .method = context_method_find(context->method), .layout = p->context_layout, .merge = context_merge_find(context->merge),
+        .method = context_method_of(p->run->config), .layout = p->context_layout, .merge = context_merge_find(context->merge),
         .tree = context->tree, .overlap = context->overlap, .reversed = context->reversed, .ledgers = context_ledgers_new()};
     ASSERT(p->context_layout && p->context_parallel.method && p->context_parallel.merge);
     if (strcmp(context->method, "usp") != 0) return;

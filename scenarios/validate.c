@@ -7,6 +7,7 @@
 #include "model/attention_run.h"
 #include "model/context/context.h"
 #include "model/data.h"
+#include "model/plugin/plugin.h"
 #include "model/record.h"
 #include "model/train.h"
 #include "scenarios/estimate.h"
@@ -278,7 +279,7 @@ static bool check_context(struct reader *reader, struct draft *draft)
                                  l->context.ulysses, l->cp, l->context.ulysses, (double)l->cp / l->context.ulysses, divisors(l->cp, l->cp, list));
     struct context_shape shape = {.batch = 1, .seq = m->seq, .size = l->cp, .ulysses = is_usp ? l->context.ulysses : 1, .heads = heads, .kv_heads = kv_heads,
                                   .head_dim = m->head_dim, .causal = m->causal, .reversed = l->context.reversed, .overlap = l->context.overlap};
-    const struct context_method *method = context_method_find(l->context.method);
+    const struct context_method *method = context_method_of(config);
     if (!method->allows(&shape, why)) return reader_fail_among(reader, BLAME("parallel.context.method", "parallel.context.ulysses", "parallel.cp", "model.kv_heads", "model.heads"), "%s", why);
     if (l->dispatcher == DISPATCH_REPLICATED && layout_ep(l) > 1)
         return reader_fail_among(reader, BLAME("parallel.experts.dispatcher", "parallel.cp"),

@@ -688,7 +688,7 @@ static void mutant_ring(struct operation *o)
     }
     all_gather_ring(o);
 }
-static const struct algorithm mutant = {OP_ALL_REDUCE, {"all_reduce", "mutant"}, mutant_ring};
+static const struct algorithm mutant = {OP_ALL_REDUCE, {"all_reduce", "mutant"}, mutant_ring, NULL};
 
 static void mutant_body(struct communicator *c, int rank, void *context)
 {

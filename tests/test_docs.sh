@@ -1,7 +1,7 @@
 #!/bin/sh
 # What the pages under docs/ show is what hpsim prints: every block fenced as ```console is run again, command by command
 # (lines that begin with "$ hpsim"), and held against the lines behind it. A line "..." stands for any number of lines, none
-# too. A block fenced as ```json NAME or ```csv NAME is the file NAME from there on. Commands run in a folder that has scenarios/ and these
+# too; cc and sed may stand in the place of hpsim. A block fenced as ```json NAME, ```csv NAME or ```c NAME is the file NAME from there on. Commands run in a folder that has scenarios/ and these
 # files. docs/scenario.md is what hpsim schema --markdown prints, docs/symptoms.md names every
 # fault, docs/low_loss.md every scenario cause_* and defect_* beside its component, and docs/experts.md the states of the report's
 # program with PyTorch's figures.
@@ -15,6 +15,9 @@ trap 'rm -rf "$work"' EXIT
 root=$(pwd)
 mkdir "$work/bin" && ln -s "$hpsim" "$work/bin/hpsim" || exit 99
 PATH="$work/bin:$PATH"
+# As if hpsim were installed: pkg-config finds its header.
+printf 'Name: hpsim\nDescription: from the tree\nVersion: 0\nCflags: -I%s\n' "$root/model/plugin" >"$work/bin/hpsim.pc"
+export PKG_CONFIG_PATH="$work/bin"
 failed=0
 commands=0
 
@@ -41,7 +44,7 @@ for page in "$@"; do
     mkdir "$work/run" && ln -s "$root/scenarios" "$work/run/scenarios" || exit 99
     awk -v work="$work" '
         /^```console$/ { inside = 1; next }
-        /^```(json|csv) [A-Za-z0-9_]+\.(json|csv)$/ { n++; name = sprintf("%04d", n); file = work "/step." name; print "file " $2 > file; filling = 1; next }
+        /^```(json|csv|c) [A-Za-z0-9_]+\.(json|csv|c)$/ { n++; name = sprintf("%04d", n); file = work "/step." name; print "file " $2 > file; filling = 1; next }
         /^```/ { inside = 0; filling = 0; next }
         filling { print > file }
         inside && /^\$ / { n++; name = sprintf("%04d", n); print "command " substr($0, 3) > (work "/step." name); printf "" > (work "/shown." name); next }
@@ -55,7 +58,7 @@ for page in "$@"; do
         fi
         commands=$((commands + 1))
         case $rest in
-        'hpsim '*) ;;
+        'hpsim '* | 'cc '* | 'sed -i '*) ;;
         *) echo "$page: \"$rest\" is no call of hpsim"; failed=1; continue ;;
         esac
         sed 's/^command //' "$step" >"$work/command"

@@ -246,8 +246,8 @@ static bool sound(const struct algorithm *algorithm, int size, int root, int *re
 /* Is sound, so that members do meet, for any size and root, and needs few blocks beside inputs and outputs. */
 START_TEST(patterns)
 {
-    const struct algorithm half = {OP_ALL_REDUCE, {"all_reduce", "half"}, half_of_it};
-    const struct algorithm nobody = {OP_BARRIER, {"barrier", "nobody"}, nobody_sends};
+    const struct algorithm half = {OP_ALL_REDUCE, {"all_reduce", "half"}, half_of_it, NULL};
+    const struct algorithm nobody = {OP_BARRIER, {"barrier", "nobody"}, nobody_sends, NULL};
     int slots;
     for (int size = 2; size <= 33; size++) {
         for (int i = 0; i < collective_algorithm_count(); i++)

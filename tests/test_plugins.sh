@@ -81,11 +81,21 @@ run 0 attention.json --quiet --set plugin="$right/ring_skip_unguarded.so" --set 
 run 0 attention.json --quiet --set plugin="$right/ring_local_only.so" --set parallel.cp=1
 run 0 attention.json --quiet --set plugin="$right/ring_no_merge.so" --set parallel.cp=1
 
+# ---- each one's own scenario, with what it expects ----
+"$hpsim" test "$right" >o.txt 2>&1 || { fail 'hpsim test tools/plugins'; cat o.txt; }
+grep -q '8 passed, 0 failed' o.txt || { fail 'hpsim test tools/plugins'; cat o.txt; }
+
 # ---- faults of the catalogue's kind in a plug-in's communication ----
 for fault in plugin.send:drop@rank=1 plugin.send:corrupt@rank=1,hop=2 plugin.send:wrong-peer@rank=2,hop=1 plugin.send:scale@hop=1; do
     run 1 attention.json --quiet --set plugin="$right/ring_right.so" --fault $fault
 done
 run 1 attention.json --quiet --set plugin="$wrong/misuse.so" --set attention.backward=false --fault plugin.collective:scale
+
+# ---- a plug-in that rounds otherwise does so for itself alone ----
+run 0 attention.json --quiet --set plugin="$wrong/misuse.so" --set attention.backward=false
+digest=$(field digest)
+run 0 attention.json --quiet --set plugin="$wrong/misuse.so" --set attention.backward=false --set model.window=1026
+[ "$(field digest)" = "$digest" ] || fail "a rounding mode that a plug-in left behind changes $digest to $(field digest)"
 
 # ---- rules broken, one each: member, operation, call ----
 broken() { # broken NUMBER WORDS

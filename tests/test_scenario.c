@@ -141,7 +141,7 @@ static const struct refused refusals[] = {
     {"{" P ",\"recompute_parts\":[\"dense_mla_qkv\"]}", 1, 35, "recompute_parts[0]", "model.attention is mha"},
     {"{" P ",\"machine\":{\"tflops\":0}}", 1, 36, "machine.tflops", "0 found"},
     {"{" P ",\"machine\":{\"intra\":{\"latency\":0}}}", 1, 36, "machine.intra.latency", "did you mean 'latency_us'?"},
-    {"{" P ",\"plugin\":\"x.so\"}", 1, 25, "plugin", "not there yet"},
+    {"{" P ",\"plugin\":\"x.so\"}", 1, 25, "plugin", "plug-in 'x.so' does not exist"},
     {"{" P ",\"faults\":{}}", 1, 25, "faults", "an object found; allowed: a list of at most 16 objects"},
     {"{" P ",\"faults\":[{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}]}", 1, 25, "faults", "a list found"},
     {"{" P ",\"faults\":[7]}", 1, 26, "faults[0]", "7 found; allowed: an object"},

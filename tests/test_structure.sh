@@ -8,7 +8,7 @@ fail() { echo "structure: $*"; failed=1; }
 below() { # below FLOOR ALLOWED...: FLOOR may include from ALLOWED only
     floor=$1; shift
     allowed=$(echo "$*" | tr ' ' '|')
-    bad=$(grep -rnE '^#include "' --include='*.[ch]' --include='*.def' "$floor" | grep -vE "#include \"($allowed)/")
+    bad=$(grep -rnE '^#include "' --include='*.[ch]' --include='*.def' "$floor" | grep -v '^tools/plugins/' | grep -vE "#include \"($allowed)/")
     [ -z "$bad" ] || fail "$floor includes from above: $bad"
 }
 below sim sim
@@ -16,6 +16,10 @@ below collectives sim collectives
 below model sim collectives model
 below scenarios sim collectives model scenarios
 below tools sim collectives model scenarios tools
+
+# A plug-in knows hpsim.h alone.
+bad=$(grep -rn '^#include' tools/plugins --include='*.c' | grep -vE '<(hpsim|math)\.h>|"ring_right.c"')
+[ -z "$bad" ] || fail "a plug-in includes more than hpsim.h: $bad"
 
 banned() { # banned WHY PATTERN FOLDERS... (lines that end in "allowed: why" and comments are let through)
     why=$1 pattern=$2; shift 2

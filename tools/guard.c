@@ -165,7 +165,7 @@ static void child_main(struct guard_page *page, guard_work *work, void *context,
 /* ---- in the parent ---- */
 
 struct look { uint_fast64_t progress; double cpu_s, asleep_s; };
-struct watcher { struct guard_page *page; pid_t child; double limit_s; struct look looks[WATCH_SLOTS]; int given_up; bool slept; };
+struct watcher { struct guard_page *page; pid_t child; double limit_s; struct look looks[WATCH_SLOTS]; int given_up; bool slept, stopped; };
 
 /* Processor time and state of one thread of the child: from /proc, where there is one. */
 static bool thread_look(const struct watcher *w, int thread, double *ret_cpu_s, char *ret_state)
@@ -259,6 +259,8 @@ static void judge(const struct watcher *w, int status, struct guard_result *resu
     *result = (struct guard_result){.end = GUARD_ENDED, .rank = -1, .status = WIFEXITED(status) ? WEXITSTATUS(status) : 70};
     if (atomic_load(&page->finished)) {
         result->status = atomic_load(&page->status);
+    } else if (w->stopped) {
+        result->status = 130;
     } else if (w->given_up != SLOT_NONE) {
         say(result, page, w->given_up, w->slept ? "it has slept for %g s without a call (an endless wait?) and was ended" : "it has computed for %g s of processor time without a call (an endless loop?) and was ended", w->limit_s);
     } else if (noted == 1 && page->own_mistake) {
@@ -273,6 +275,9 @@ static void judge(const struct watcher *w, int status, struct guard_result *resu
         say(result, page, inside, "it ended the process with status %d", WEXITSTATUS(status));
     } else if (inside >= 0 && WIFSIGNALED(status)) {
         say(result, page, inside, "it ended by %s", signal_words(WTERMSIG(status)));
+    } else if (WIFSIGNALED(status)) {
+        result->end = GUARD_ERROR;
+        snprintf(result->message, sizeof result->message, "the process that ran plug-in '%.200s' ended by %s", page->watch.name, signal_words(WTERMSIG(status)));
     }
 }
 
@@ -294,7 +299,7 @@ static int wait_for_child(struct watcher *w, int pipe_end, volatile int *stop)
         if (poll(&end, open ? 1 : 0, open ? LOOK_EVERY_MS : 1) > 0) open = false;
         if (stop && *stop && !asked) {
             kill(w->child, SIGINT);
-            asked = true;
+            asked = w->stopped = true;
         }
         if (!open || w->limit_s == 0 || w->given_up != SLOT_NONE) continue;
         w->given_up = look_around(w);

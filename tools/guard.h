@@ -19,7 +19,7 @@ typedef int guard_work(struct guard_page *page, void *context);
 enum guard_end {
     GUARD_ENDED,               /* it ended by itself: status */
     GUARD_PLUGIN,              /* the plug-in ended it */
-    GUARD_ERROR,               /* no process could be made: message */
+    GUARD_ERROR,               /* no process could be made, or nobody here is to blame for its end: message */
 };
 struct guard_result {
     enum guard_end end;

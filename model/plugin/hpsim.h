@@ -18,7 +18,9 @@
  *            there until the function that it was given to returns. What a plug-in describes (names, functions) must stay
  *            as long as it is loaded.
  * Threads    a function may run for several ranks at once, on several threads: no global or static variable may be
- *            written. A rank that waits is set aside in the middle of the function while others run.
+ *            written. A rank that waits is set aside in the middle of the function while others run. Functions of hpsim are
+ *            called on the thread that the plug-in's function was called on. Rounding modes end with the call.
+ * Output     what is printed for oneself goes to standard error: standard output may be a result.
  * Stack      1 MiB a rank. Large arrays: workspace().
  * Errors     a function of hpsim that is called against its rules does nothing, notes it (the check "plugin" fails, with
  *            rank, operation and call) and returns a negative enum hpsim_status, or NULL. A plug-in's own functions

@@ -1,5 +1,6 @@
 /* watch: see watch.h. What runs on a thread changes whenever a rank parks, so that the current slot is set anew after
- * every return from a function of hpsim. */
+ * every return from a function of hpsim. So is how numbers are rounded, and whether subnormal ones are: a shared object that was linked with
+ * -ffast-math turns them off where it is loaded (gcc before 13), and what hpsim computes must not depend on it. */
 #define _GNU_SOURCE
 #include "model/plugin/watch.h"
 
@@ -39,18 +40,21 @@ void watch_enter(struct plugin_watch *watch, struct watch_slot *slot, const char
     atomic_store(&watch->entered, 1);
     int used = atomic_load(&watch->slots_used), own = (int)(slot - watch->slots) + 1;
     while (used < own && !atomic_compare_exchange_weak(&watch->slots_used, &used, own)) continue;
+    fegetenv(&slot->numbers);
     current = slot;
     step(slot, WATCH_INSIDE);
 }
 
 void watch_leave(struct watch_slot *slot)
 {
+    fesetenv(&slot->numbers);
     current = NULL;
     step(slot, WATCH_OUTSIDE);
 }
 
 void watch_call(struct watch_slot *slot)
 {
+    fesetenv(&slot->numbers);
     current = NULL;
     step(slot, WATCH_CALLING);
 }

@@ -6,6 +6,7 @@
 #ifndef MODEL_PLUGIN_WATCH_H
 #define MODEL_PLUGIN_WATCH_H
 
+#include <fenv.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,6 +19,7 @@ struct watch_slot {
     atomic_uint_fast64_t progress;          /* moves at every entry, call and return */
     atomic_int place;                       /* enum watch_place */
     atomic_int thread;                      /* the kernel's number of the thread that entered; 0: none yet */
+    fenv_t numbers;                         /* how hpsim rounds: what a plug-in changes there ends with its call */
     char operation[WATCH_OPERATION];        /* "attention forward (step 0, micro-batch 1, layer 2)" */
     char last[WATCH_LAST];                  /* its last call of hpsim, "receive from member 2, hop 1"; "" for none */
 };

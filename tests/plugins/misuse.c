@@ -1,13 +1,14 @@
 /* misuse: an attention that breaks one rule of hpsim.h, or none, for tests/test_plugins.sh. Which one, the window says: 1000 + a
  * number, wider than any sequence here, so that it hides nothing. Beside it, it is right: all keys and values by all_gather. */
 #include <hpsim.h>
+#include <fenv.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum rule {
     NONE, WRONG_MEMBER, TOO_MANY, INTO_INPUT, WAIT_TWICE, NEVER_WAIT, FREE_INPUT, FREE_TWICE, BEHIND_OUT, TO_INPUT, UNFILLED, CHANGE_SENT,
-    RETURNS, CRASH, LOOP, TAG, NO_COUNTS, REFUSES, WAIT_FOR_NOTHING, NULL_DATA, SELF_UNEVEN, LSE_LEFT, CRASH_EARLY, WIRE, OVERLAP, POSITIONS
+    RETURNS, CRASH, LOOP, TAG, NO_COUNTS, REFUSES, WAIT_FOR_NOTHING, NULL_DATA, SELF_UNEVEN, LSE_LEFT, CRASH_EARLY, WIRE, OVERLAP, POSITIONS, ROUNDING
 };
 
 static volatile int zero;
@@ -109,6 +110,7 @@ static int forward(const struct hpsim_attention *a)
     a->api->barrier(a->call);
     for (b = 0; b < a->batch; b++) for (i = rule == UNFILLED; i < a->rows; i++) for (h = 0; h < a->heads; h++) row(a, k, v, base, positions, b, i, h);
     if (rule == BEHIND_OUT) store(a, a->out, last, 1);
+    if (rule == ROUNDING) fesetround(FE_UPWARD);
     return rule == RETURNS ? 3 : 0;
 }
 
