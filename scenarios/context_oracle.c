@@ -34,7 +34,7 @@ const struct site *context_chosen_site(const struct record *record, bool backwar
 
 static bool tells(const char *word)
 {
-    static const char *const words[] = {"local-only", "overwritten", "resent", "causal-skip", "past-skipped", "doubled", "skipped-step", "nothing", "not-home", "wrong-way", "lse-base", "dq", "dq-dk"};
+    static const char *const words[] = {"local-only", "last-block-only", "resent", "causal-skip", "past-skipped", "doubled", "skipped-step", "nothing", "not-home", "wrong-way", "lse-base", "dq", "dq-dk"};
     for (size_t i = 0; word && i < sizeof words / sizeof words[0]; i++) {
         if (!strcmp(word, words[i])) return true;
     }
@@ -100,8 +100,10 @@ static void find_error(const struct evidence *e, struct check_output *output, co
                        const struct context_error *error, bool fine)
 {
     struct context_inference inference = context_infer_of(e);
-    const struct site *site = inference.word ? inference.site : NULL;
-    if (error->imprecise) site = context_site("cp.accumulate");
+    bool forward = context_comparison_any(c, CONTEXT_OUT) || context_comparison_any(c, CONTEXT_LSE);
+    bool follows = tensor > CONTEXT_LSE && forward; /* gradients of a wrong forward say nothing of where and whose it is */
+    const struct site *site = inference.word && !follows ? inference.site : NULL;
+    if (error->imprecise && !follows) site = context_site("cp.accumulate");
     struct finding finding = finding_new(site, context_place(e, rank));
     char wrong[96], where[96] = "", whose[64], of_head[24] = "";
     finding.expected = 0;
