@@ -174,6 +174,7 @@ static const struct wrong wrongs[] = {
     {"cp.delta:never", OPEN, "cp.delta", {"oracle", "gradient-owner"}},
     {"cp.backward_stats:never", OPEN, "cp.backward_stats", {"oracle", "gradient-owner"}},
     {"cp.dq_step:never@hop=1", OPEN, "cp.dq_step", {"oracle", "consumption", "gradient-owner"}},
+    {"cp.dq:round", OPEN, "cp.dq", {"oracle", "gradient-owner"}},
     {"cp.dkv_step:never@hop=1", OPEN, "cp.dkv_step", {"oracle", "consumption", "gradient-owner"}},
     {"cp.dkv_home:never", OPEN, "cp.dkv_home", {"oracle", "gradient-owner", "communication-count"}},
     {"cp.dkv_direction:never", OPEN, "cp.dkv_direction", {"oracle", "gradient-owner"}},
