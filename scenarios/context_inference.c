@@ -229,7 +229,7 @@ struct context_inference consumption_word(const struct consumption_matrix *m, co
         return infer("local-only", "cp.rotate", first, -1, "%s only its own keys and values: no other rank's are in its output%s", wrong == m->size ? "every rank consumes" : "a rank consumes",
                      silent ? ", and it sent none" : talks ? ", although they were sent" : "");
     if (all_rows(m, is_overwritten))
-        return infer("overwritten", "cp.merge", first, -1, "only the block that came last is in the output: each block's result is written over the one before, not merged with it");
+        return infer("last-block-only", "cp.merge", first, -1, "only the block that came last is in the output: each block's result is written over the one before, not merged with it");
     if (all_rows(m, is_resent))
         return infer("resent", "cp.forward_received", first, -1, "the neighbour's block is in the output %d times and no farther one: each rank sends its own block again and not the one that it received",
                      got(m, first, (first - 1 + m->size) % m->size));
@@ -315,6 +315,11 @@ static struct context_inference infer_mask(const struct run_config *config, cons
     if (extra == 0 && part)
         return infer("part-missing", "cp.shard_tail", part_rank, -1, "some keys of a shard reach no query (position %lld) and others of it do: rows at its end are lost", (long long)part->key);
     if (extra == 0) return nothing();
+    if (missing > 0 && diagonal == 0 && diagonal_missing == 0 && members > 1) {
+        struct context_inference other = infer("other-block", "cp.kv_hop", rank, -1, "queries see their own block's keys as the mask lets them, and of other blocks some too many and some too few: what arrived is another block than the one it is taken for");
+        other.site = context_moves(config, false);
+        return other;
+    }
     if (missing > 0)
         return infer("wrong-positions", "cp.layout", rank, -1, "queries see other keys than the mask lets them, some too many and some too few: the mask is made from positions that are not those of the rows");
     if (diagonal == extra && members > 1 && f->extra_behind == extra)

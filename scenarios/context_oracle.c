@@ -34,15 +34,15 @@ const struct site *context_chosen_site(const struct record *record, bool backwar
 
 static bool tells(const char *word)
 {
-    static const char *const words[] = {"local-only", "overwritten", "resent", "causal-skip", "past-skipped", "doubled", "skipped-step", "nothing", "not-home", "wrong-way", "lse-base", "dq", "dq-dk"};
+    static const char *const words[] = {"local-only", "last-block-only", "resent", "causal-skip", "past-skipped", "doubled", "skipped-step", "nothing", "not-home", "wrong-way", "lse-base", "dq", "dq-dk"};
     for (size_t i = 0; word && i < sizeof words / sizeof words[0]; i++) {
         if (!strcmp(word, words[i])) return true;
     }
     return false;
 }
 
-/* Were ledgers kept, and does the forward hold what is due by them? */
-static bool ledgers_are_right(const struct evidence *e)
+/* Were ledgers kept, and does the output, or dq, hold what is due by them? */
+static bool ledgers_are_right(const struct evidence *e, bool backward)
 {
     const struct record *record = e->parallel;
     int members = layout_cp(&e->config->layout);
@@ -54,8 +54,8 @@ static bool ledgers_are_right(const struct evidence *e)
         if (r % members == 0) consumption_due(e->config, documents ? documents + r / members * batch * e->config->model.seq : NULL, batch, due);
         for (int i = 0; i < record->rank[r].consumptions.count; i++) {
             const struct consumption_fact *f = &record->rank[r].consumptions.items[i];
-            for (int c = 0; c < f->size && !f->backward; c++) right = right && f->times[c] == due[r % members * members + c];
-            any = true;
+            for (int c = 0; c < f->size && f->backward == backward; c++) right = right && f->times[c] == due[r % members * members + c];
+            any = any || f->backward == backward;
         }
     }
     free(due);
@@ -72,10 +72,14 @@ struct context_inference context_infer_of(const struct evidence *e)
     if (forward) {
         int64_t *messages = memory_zalloc((size_t)(e->parallel->ranks + 1) * sizeof *messages);
         context_messages(e->parallel, messages);
-        inference = context_infer(e->config, c, e->context->variations, messages, e->context->inputs->documents, ledgers_are_right(e));
+        inference = context_infer(e->config, c, e->context->variations, messages, e->context->inputs->documents, ledgers_are_right(e, false));
         free(messages);
     } else {
         inference = context_infer_gradients(e->config, which, e->context->variations);
+        if (inference.word && !strcmp(inference.word, "dq") && ledgers_are_right(e, true) && context_site("cp.dq")) {
+            inference.site = context_site("cp.dq"); /* every block is in there: then it is what they are summed in */
+            snprintf(inference.text, sizeof inference.text, "dq is wrong, dk and dv are right, and every block's part is in dq: the sum itself is rounded, or written to");
+        }
     }
     const struct site *chosen = context_comparison_fails(which) && !tells(inference.word) ? context_chosen_site(e->parallel, !forward) : NULL;
     if (chosen) {
@@ -100,8 +104,10 @@ static void find_error(const struct evidence *e, struct check_output *output, co
                        const struct context_error *error, bool fine)
 {
     struct context_inference inference = context_infer_of(e);
-    const struct site *site = inference.word ? inference.site : NULL;
-    if (error->imprecise) site = context_site("cp.accumulate");
+    bool forward = context_comparison_any(c, CONTEXT_OUT) || context_comparison_any(c, CONTEXT_LSE);
+    bool follows = tensor > CONTEXT_LSE && forward; /* gradients of a wrong forward say nothing of where and whose it is */
+    const struct site *site = inference.word && !follows ? inference.site : NULL;
+    if (error->imprecise && !follows) site = context_site("cp.accumulate");
     struct finding finding = finding_new(site, context_place(e, rank));
     char wrong[96], where[96] = "", whose[64], of_head[24] = "";
     finding.expected = 0;

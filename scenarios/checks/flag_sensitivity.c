@@ -5,6 +5,7 @@
  * already, a turned one that is wrong too says nothing: then only a flag that is ignored is found.
  * Sites: cp.mask_passed, cp.window_passed, cp.documents_passed. */
 #include <math.h>
+#include <string.h>
 
 #include "scenarios/context_checks.h"
 #include "scenarios/facts.h"
@@ -22,6 +23,8 @@ static void run(const struct evidence *e, struct check_output *output)
         return;
     }
     bool right = e->context->comparison && !context_comparison_any(e->context->comparison, CONTEXT_OUT);
+    struct context_inference inference = context_infer_of(e);
+    bool of_mask = !inference.word || !strcmp(inference.word, "leaks") || !strcmp(inference.word, "masked-too-much");
     bool moves = right; /* an output that nothing moves says nothing of one flag */
     for (int k = 0; k < FLAG_KINDS; k++) moves = moves || (v->flag[k].made && v->flag[k].got > 0);
     check_value(output, 0, limit);
@@ -32,14 +35,17 @@ static void run(const struct evidence *e, struct check_output *output)
         check_value(output, wrong ? fmax(p->error, 2 * limit) : 0, limit);
         if (!wrong) continue;
         const struct site *site = context_site(sites[k]);
-        if (!p->ignored) site = NULL;
-        struct finding finding = finding_new(site, context_place(e, -1));
+        if (!p->ignored || (!right && !of_mask)) site = NULL;
+        struct finding finding = finding_new(site, context_place(e, 0));
         finding.expected = p->due;
         finding.got = p->got;
         finding_pattern(&finding, p->ignored ? "ignored" : "flag");
         if (p->ignored) finding_say(&finding, "%s turned %s changes no bit of any output, and the reference by %.3g: it is taken and not passed on", flag_names[k], p->on ? "on" : "off", p->due);
         else finding_say(&finding, "with %s turned %s the output is off by %.3g, and right as the scenario has it", flag_names[k], p->on ? "on" : "off", p->error);
-        check_find(output, &finding);
+        for (int r = 0; r < e->parallel->ranks; r++) {
+            finding.place.rank = r;
+            check_find(output, &finding);
+        }
     }
 }
 

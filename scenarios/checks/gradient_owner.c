@@ -51,6 +51,8 @@ static void run(const struct evidence *e, struct check_output *output)
         return;
     }
     struct context_inference inference = context_infer_of(e);
+    bool forward = e->context->comparison && !context_comparison_any(e->context->comparison, CONTEXT_OUT) && !context_comparison_any(e->context->comparison, CONTEXT_LSE);
+    if (!forward) inference.site = NULL; /* what follows from a wrong forward says nothing of whose it is */
     for (int i = 0; i < v->gradient_count; i++) {
         if (!v->gradient[i].failed) look_at_token(e, output, &v->gradient[i], &inference);
     }
