@@ -55,7 +55,7 @@ done
 for option in --bisect --html --certify --trace; do
     check "$option later" 2 "$hpsim" run $option x.json; says err "is not there yet"
 done
-check "explain later" 2 "$hpsim" explain ring "$small"; says err "is not there yet"
+check "explain later" 2 "$hpsim" explain routing "$small"; says err "is not there yet"
 check "explain unknown" 2 "$hpsim" explain los "$small"; says err "did you mean hpsim explain loss"
 
 # ---- help, from the tables ----
