@@ -259,6 +259,11 @@ static int run(const struct options *options)
     wanted.no_faults = true; /* what made the curves is the question */
     struct scenario *scenario = scenario_load(options->arguments[0], &wanted, &error);
     if (!scenario) return command_fail(&error);
+    if (scenario->config.workload != WORKLOAD_TRAIN) {
+        scenario_free(scenario);
+        error_input(&error, "hpsim diagnose reads the curves of a training; the scenario's workload is another");
+        return command_fail(&error);
+    }
     int status = setup_outputs(options, &error) ? diagnose_scenario(options, scenario, &wanted, &experiment) : command_fail(&error);
     scenario_free(scenario);
     return status;

@@ -61,6 +61,8 @@ bool report_dump(const struct result *result, const char *path, struct error *er
     };
     bool good =
         rows > 0 ? safetensors_write(path, entries, (size_t)(2 * count), notes, sizeof notes / sizeof notes[0], error)
+        : result->scenario->config.workload != WORKLOAD_TRAIN
+                 ? error_input(error, "nothing to dump: parameters and gradients are a training's, and the scenario's workload is another")
                  : error_input(error, "nothing to dump: the run ended before its last step did");
     arena_free(arena);
     return good;
