@@ -229,7 +229,7 @@ struct context_inference consumption_word(const struct consumption_matrix *m, co
         return infer("local-only", "cp.rotate", first, -1, "%s only its own keys and values: no other rank's are in its output%s", wrong == m->size ? "every rank consumes" : "a rank consumes",
                      silent ? ", and it sent none" : talks ? ", although they were sent" : "");
     if (all_rows(m, is_overwritten))
-        return infer("overwritten", "cp.merge", first, -1, "only the block that came last is in the output: each block's result is written over the one before, not merged with it");
+        return infer("last-block-only", "cp.merge", first, -1, "only the block that came last is in the output: each block's result is written over the one before, not merged with it");
     if (all_rows(m, is_resent))
         return infer("resent", "cp.forward_received", first, -1, "the neighbour's block is in the output %d times and no farther one: each rank sends its own block again and not the one that it received",
                      got(m, first, (first - 1 + m->size) % m->size));

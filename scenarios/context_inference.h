@@ -5,7 +5,7 @@
  * is due beside the others n times). The words, the first that fits every wrong row of the matrix; s = (r - c) mod P is the step of
  * a ring at which r meets c's block:
  *   local-only     only the own block
- *   overwritten    only the block that came last
+ *   last-block-only  only the block that came last
  *   resent         the neighbour's block P - 1 times in the place of all others
  *   causal-skip    without the blocks of later members (s > r), though the mask does not hide them
  *   past-skipped   without those of earlier members, which a causal mask shows

@@ -15,10 +15,10 @@
 
 struct place context_place(const struct evidence *e, int rank)
 {
-    return place_at_unit(e->config, rank, 0, 0, 1);
+    return place_at(rank, 0, -1);
 }
 
-static const struct site *chosen_site(const struct record *record, bool backward)
+const struct site *context_chosen_site(const struct record *record, bool backward)
 {
     const struct site *first = NULL;
     int border = model_site_order(context_site("cp.backward_stats"));
@@ -34,7 +34,7 @@ static const struct site *chosen_site(const struct record *record, bool backward
 
 static bool tells(const char *word)
 {
-    static const char *const words[] = {"local-only", "overwritten", "resent", "causal-skip", "past-skipped", "doubled", "skipped-step", "nothing", "not-home", "wrong-way", "lse-base", "dq", "dq-dk"};
+    static const char *const words[] = {"local-only", "last-block-only", "resent", "causal-skip", "past-skipped", "doubled", "skipped-step", "nothing", "not-home", "wrong-way", "lse-base", "dq", "dq-dk"};
     for (size_t i = 0; word && i < sizeof words / sizeof words[0]; i++) {
         if (!strcmp(word, words[i])) return true;
     }
@@ -77,7 +77,7 @@ struct context_inference context_infer_of(const struct evidence *e)
     } else {
         inference = context_infer_gradients(e->config, which, e->context->variations);
     }
-    const struct site *chosen = context_comparison_fails(which) && !tells(inference.word) ? chosen_site(e->parallel, !forward) : NULL;
+    const struct site *chosen = context_comparison_fails(which) && !tells(inference.word) ? context_chosen_site(e->parallel, !forward) : NULL;
     if (chosen) {
         inference.site = chosen;
         if (!inference.word) inference.word = "chosen";
@@ -100,8 +100,10 @@ static void find_error(const struct evidence *e, struct check_output *output, co
                        const struct context_error *error, bool fine)
 {
     struct context_inference inference = context_infer_of(e);
-    const struct site *site = inference.word ? inference.site : NULL;
-    if (error->imprecise) site = context_site("cp.accumulate");
+    bool forward = context_comparison_any(c, CONTEXT_OUT) || context_comparison_any(c, CONTEXT_LSE);
+    bool follows = tensor > CONTEXT_LSE && forward; /* gradients of a wrong forward say nothing of where and whose it is */
+    const struct site *site = inference.word && !follows ? inference.site : NULL;
+    if (error->imprecise && !follows) site = context_site("cp.accumulate");
     struct finding finding = finding_new(site, context_place(e, rank));
     char wrong[96], where[96] = "", whose[64], of_head[24] = "";
     finding.expected = 0;

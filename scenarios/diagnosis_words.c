@@ -91,7 +91,7 @@ static const struct words table[] = {
      "look at the bounds of the loop over ring steps, and at what skips one of them"},
     {"cp.forward_received", NULL, "{Ranks} pass{es} on {their} own block again and again, not the one that arrived: the neighbour's keys count several times and farther ones never",
      "look at which buffer is sent after the first step: it must be the one that was received"},
-    {"cp.merge", "overwritten", "{Ranks} keep{s} only the block that came last: each block's result is written over the one before, not merged with it",
+    {"cp.merge", "last-block-only", "{Ranks} keep{s} only the block that came last: each block's result is written over the one before, not merged with it",
      "merge by the log-sum-exp after every step: out = out1 e^(lse1 - lse) + out2 e^(lse2 - lse), lse = logaddexp(lse1, lse2)"},
     {"cp.merge", "not-normalised", "{Ranks} add{s} up the blocks' results without weighing them: all keys together get more than the whole softmax: {first}",
      "weigh each block's result by e^(its lse - the merged lse)"},

@@ -57,7 +57,7 @@ static bool set_architecture(struct reader *reader, struct draft *draft)
     if (!reader_has(reader, "model.attention")) m->attention = pangu ? ATTENTION_MLA : ATTENTION_MHA;
     if (!reader_has(reader, "model.rope")) m->rope = !pangu;
     if (!reader_has(reader, "model.bias")) m->bias = pangu;
-    if (!reader_has(reader, "model.initial")) m->initial = pangu ? INITIAL_PYTORCH : INITIAL_GPT2;
+    if (!reader_has(reader, "model.initial")) m->initial = pangu || draft->scenario.config.workload == WORKLOAD_DENOISE ? INITIAL_PYTORCH : INITIAL_GPT2;
     if (!reader_has(reader, "model.moe.experts")) m->moe.experts = pangu ? 16 : 0;
     for (int i = 0; i < draft->dense_layers_count; i++) {
         int layer = draft->dense_layers[i];
@@ -285,7 +285,7 @@ static bool check_context(struct reader *reader, struct draft *draft)
         return reader_fail_among(reader, BLAME("parallel.experts.dispatcher", "parallel.cp"),
                                  "dispatcher replicated needs ranks of an expert-parallel group with the same tokens, and cp %d gives each some of its own; allowed: all_to_all or all_gather, or cp 1", l->cp);
     return (!layout_slices_sequences(l) || check_context_rows(reader, config, l->tp, "parallel.tp", "slices for tp")) &&
-           check_context_rows(reader, config, config->train.sequence_chunks, "train.sequence_chunks", "chunks of the head:");
+           check_context_rows(reader, config, config->train.sequence_chunks, "train.sequence_chunks", "sequence_chunks");
 }
 
 static bool tp_allows_ep(const struct layout *l, int ep)

@@ -143,7 +143,7 @@ START_TEST(choices)
         }
     }
     ck_assert_int_ge(there, 40);
-    ck_assert_int_ge(later, 10);
+    ck_assert_int_ge(later, 5);
 }
 END_TEST
 

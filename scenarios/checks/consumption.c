@@ -99,7 +99,7 @@ static const struct site *site_of(const struct evidence *e, const struct context
     if (!backward && (inference->site == context_site("cp.kv_hop") || inference->site == context_site("cp.rotate")) && context_moves(e->config, false) != context_site("cp.kv_hop"))
         return context_moves(e->config, false);
     if (!backward) return inference->site;
-    bool step = !strcmp(inference->word, "skipped-step") || !strcmp(inference->word, "doubled") || !strcmp(inference->word, "overwritten") || !strcmp(inference->word, "missing") || !strcmp(inference->word, "nothing");
+    bool step = !strcmp(inference->word, "skipped-step") || !strcmp(inference->word, "doubled") || !strcmp(inference->word, "last-block-only") || !strcmp(inference->word, "missing") || !strcmp(inference->word, "nothing");
     if (!queries) return step ? context_site("cp.dq_step") : inference->site;
     bool ring = context_moves(e->config, true) == context_site("cp.dkv_hop");
     if (!strcmp(inference->word, "nothing") && !is_zero(e, rank)) return context_moves(e->config, true); /* something else is there */
@@ -123,7 +123,8 @@ static void find_rows(const struct evidence *e, struct check_output *output, con
         if (wrong == 0 || !inference.word) continue;
         char is[128], should[128];
         int rank = mesh_rank_at(&e->parallel->mesh, g->first, "cp", r);
-        struct finding finding = finding_new(site_of(e, &inference, f->backward, queries, rank), place_at_unit(e->config, rank, f->step, f->microbatch, f->unit));
+        struct finding finding = finding_new(site_of(e, &inference, f->backward, queries, rank),
+                                             check_is_attention(e) ? context_place(e, rank) : place_at_unit(e->config, rank, f->step, f->microbatch, f->unit));
         write_row(got + r * g->size, g->size, is);
         write_row(due + r * g->size, g->size, should);
         finding.expected = 0;
