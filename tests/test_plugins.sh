@@ -140,7 +140,7 @@ ended divide 'it ended by an arithmetic error'
 ended abort 'it ended by abort()'
 ended exit 'it called exit(0)'
 ended exit_at_once 'it ended the process with status 0'
-ended free 'it ended by '
+ended free 'it ended '
 ended stack 'it ended by a segmentation fault'
 ended loop 'it has computed for 1 s of processor time without a call'
 ended sleep 'it has slept for 1 s without a call'
@@ -148,6 +148,8 @@ HPSIM_PLUGIN_SECONDS=1 run 1 attention.json --quiet --set plugin="$wrong/misuse.
 says "plug-in 'misuse', rank 2, attention forward (step 0, micro-batch 0, layer 0): it ended by a segmentation fault; its last call of hpsim: wait for receive from member 1, tag 3, hop 1" crash
 HPSIM_PLUGIN_SECONDS=1 run 1 attention.json --quiet --set plugin="$wrong/misuse.so" --set attention.backward=false --set model.window=1014
 says "plug-in 'misuse', rank 1, attention forward (step 0, micro-batch 0, layer 0): it has computed for 1 s" loop
+run 1 attention.json --quiet --threads 1 --set plugin="$wrong/misuse.so" --set attention.backward=false --set model.window=1027
+says "plug-in 'misuse', rank 2, attention forward (step 0, micro-batch 0, layer 0): it ended by a segmentation fault in a function of hpsim that it called: is there what it gave?; its last call of hpsim: send to member 0, hop 1" 'a wild pointer'
 run 1 flat.json --quiet --set plugin="$wrong/misbehave.so" --set parallel.collectives.all_reduce=wrong_member
 says "plug-in 'misbehave' on rank 1, all_reduce 'wrong_member', at send to member 6" wrong_member
 run 1 flat.json --quiet --set plugin="$wrong/misbehave.so" --set parallel.collectives.all_reduce=deadlock

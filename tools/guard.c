@@ -31,6 +31,7 @@ struct guard_page {
     atomic_int finished, status;              /* of the child's work */
     atomic_int noted, number, slot;           /* a crash (noted 1) or exit (2): signal or status, whose slot */
     bool own_mistake;                         /* an assertion of hpsim's */
+    bool called;                              /* in a function of hpsim that the plug-in called */
     bool stack;                               /* at the end of its stack */
     char function[128];                       /* where in the plug-in, as far as it has names */
     atomic_int has_scenario;
@@ -114,7 +115,10 @@ static void on_crash(int signal_number, siginfo_t *info, void *context)
 {
     const ucontext_t *where = context;
     uintptr_t address = (uintptr_t)info->si_addr, stack = context_stack(where);
-    note(1, signal_number, slot_here());
+    int slot = slot_here();
+    const struct watch_slot *calling = watch_calling();
+    child_page->called = slot == SLOT_NONE && calling;
+    note(1, signal_number, child_page->called ? (int)(calling - child_page->watch.slots) : slot);
     child_page->own_mistake = signal_number == SIGABRT && assertion_has_failed();
     child_page->stack = signal_number == SIGSEGV && stack && (address > stack ? address - stack : stack - address) < (1 << 16);
     sigaction(signal_number, &before[signal_number], NULL); /* what was there goes on: the same instruction again, or abort's own end */
@@ -267,7 +271,8 @@ static void judge(const struct watcher *w, int status, struct guard_result *resu
         result->status = 70;
     } else if (noted == 1 && (slot >= 0 || atomic_load(&page->watch.entered))) {
         char in[160] = "";
-        if (page->function[0]) snprintf(in, sizeof in, " in %s()", page->function);
+        if (page->called) snprintf(in, sizeof in, " in a function of hpsim that it called: is there what it gave?");
+        else if (page->function[0]) snprintf(in, sizeof in, " in %s()", page->function);
         say(result, page, slot, "it ended by %s%s%s", signal_words(number), in, page->stack ? ": its stack of 1 MiB is full" : "");
     } else if (noted == 2 && slot >= 0) {
         say(result, page, slot, "it called exit(%d)", number);

@@ -8,13 +8,18 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static _Thread_local struct watch_slot *current;
+static _Thread_local struct watch_slot *current, *calling;
 static _Thread_local int thread_number;
 static watch_thread_begin *thread_begin;
 
 struct watch_slot *watch_current(void)
 {
     return current;
+}
+
+struct watch_slot *watch_calling(void)
+{
+    return calling;
 }
 
 void watch_set_thread_begin(watch_thread_begin *begin)
@@ -42,13 +47,14 @@ void watch_enter(struct plugin_watch *watch, struct watch_slot *slot, const char
     while (used < own && !atomic_compare_exchange_weak(&watch->slots_used, &used, own)) continue;
     fegetenv(&slot->numbers);
     current = slot;
+    calling = NULL;
     step(slot, WATCH_INSIDE);
 }
 
 void watch_leave(struct watch_slot *slot)
 {
     fesetenv(&slot->numbers);
-    current = NULL;
+    current = calling = NULL;
     step(slot, WATCH_OUTSIDE);
 }
 
@@ -56,11 +62,13 @@ void watch_call(struct watch_slot *slot)
 {
     fesetenv(&slot->numbers);
     current = NULL;
+    calling = slot;
     step(slot, WATCH_CALLING);
 }
 
 void watch_return(struct watch_slot *slot)
 {
     current = slot;
+    calling = NULL;
     step(slot, WATCH_INSIDE);
 }

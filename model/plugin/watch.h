@@ -34,6 +34,9 @@ struct plugin_watch {
 /* The slot whose plug-in code this thread runs; NULL: none. Async-signal-safe. */
 struct watch_slot *watch_current(void);
 
+/* The one that this thread was last in a call of hpsim for, where that may still go on; NULL: none. Async-signal-safe. */
+struct watch_slot *watch_calling(void);
+
 /* Around a plug-in's function. */
 void watch_enter(struct plugin_watch *watch, struct watch_slot *slot, const char *operation);
 void watch_leave(struct watch_slot *slot);

@@ -8,7 +8,7 @@
 
 enum rule {
     NONE, WRONG_MEMBER, TOO_MANY, INTO_INPUT, WAIT_TWICE, NEVER_WAIT, FREE_INPUT, FREE_TWICE, BEHIND_OUT, TO_INPUT, UNFILLED, CHANGE_SENT,
-    RETURNS, CRASH, LOOP, TAG, NO_COUNTS, REFUSES, WAIT_FOR_NOTHING, NULL_DATA, SELF_UNEVEN, LSE_LEFT, CRASH_EARLY, WIRE, OVERLAP, POSITIONS, ROUNDING
+    RETURNS, CRASH, LOOP, TAG, NO_COUNTS, REFUSES, WAIT_FOR_NOTHING, NULL_DATA, SELF_UNEVEN, LSE_LEFT, CRASH_EARLY, WIRE, OVERLAP, POSITIONS, ROUNDING, WILD
 };
 
 static volatile int zero;
@@ -29,7 +29,7 @@ static void misuse(const struct hpsim_attention *a, enum rule rule)
 {
     const struct hpsim_api *api = a->api;
     int next = (a->member + 1) % a->members, previous = (a->member + a->members - 1) % a->members;
-    int64_t counts[2] = {0, 0}, own = a->batch * a->rows * a->kv_heads * a->head_dim;
+    int64_t counts[64] = {0}, own = a->batch * a->rows * a->kv_heads * a->head_dim;
     double *w = api->workspace(a->call, 64);
     struct hpsim_transfer *s, *r;
     switch (rule) {
@@ -38,10 +38,11 @@ static void misuse(const struct hpsim_attention *a, enum rule rule)
     case INTO_INPUT: api->receive(a->call, previous, 0, (void *)(size_t)a->k, own, HPSIM_WIRE_FULL); break;
     case TAG: api->send(a->call, next, -1, a->k, own, HPSIM_WIRE_FULL); break;
     case WIRE: api->send(a->call, next, 0, a->k, own, (enum hpsim_wire)7); break;
+    case WILD: if (a->member == 2) api->send_start(a->call, next, 0, (char *)(size_t)zero + 64, 3, HPSIM_WIRE_FULL); break;
     case NULL_DATA: api->receive(a->call, previous, 0, NULL, 3, HPSIM_WIRE_FULL); break;
     case NO_COUNTS: api->all_gather(a->call, a->k, w, NULL, HPSIM_WIRE_FULL); break;
     case OVERLAP: api->all_to_all(a->call, w, (char *)w + a->real_bytes, 1, HPSIM_WIRE_FULL); break;
-    case SELF_UNEVEN: counts[0] = counts[1] = 0; api->all_to_all_uneven(a->call, w, NULL, w, counts, HPSIM_WIRE_FULL); break;
+    case SELF_UNEVEN: api->all_to_all_uneven(a->call, w, NULL, w, counts, HPSIM_WIRE_FULL); break;
     case POSITIONS: api->positions(a->call, a->members, 0, (int32_t *)w); break;
     case WAIT_FOR_NOTHING: api->wait(a->call, (struct hpsim_transfer *)w); break;
     case FREE_INPUT: api->workspace_free(a->call, (void *)(size_t)a->q); break;
