@@ -40,7 +40,13 @@ const struct site *context_moves(const struct run_config *config, bool gradients
 
 /* ---- what is due ---- */
 
-void consumption_due(const struct run_config *config, const int32_t *documents, int64_t sequences, int *ret_due)
+/* A query of `of_query` sees a key of `of_key`; -1: a joint row, which each member has, and whose keys come with the own block. */
+static void set_due(int size, int of_query, int of_key, int *ret_due)
+{
+    for (int r = of_query < 0 ? 0 : of_query; r < (of_query < 0 ? size : of_query + 1); r++) ret_due[r * size + (of_key < 0 ? r : of_key)] = 1;
+}
+
+void consumption_due(const struct run_config *config, const int32_t *documents, int64_t sequences, bool joint, int *ret_due)
 {
     int size = layout_cp(&config->layout);
     int64_t seq = config->model.seq;
@@ -50,9 +56,10 @@ void consumption_due(const struct run_config *config, const int32_t *documents, 
         const int32_t *of = documents ? documents + b * seq : NULL;
         context_holders(config, of, holder);
         for (int64_t q = 0; q < seq; q++) {
-            for (int64_t k = 0; k < seq && holder[q] >= 0; k++) {
-                if (holder[k] < 0 || ret_due[holder[q] * size + holder[k]]) continue;
-                if (attention_visible(config, of, q, k)) ret_due[holder[q] * size + holder[k]] = 1;
+            for (int64_t k = 0; k < seq && (joint || holder[q] >= 0); k++) {
+                bool known = holder[q] >= 0 && holder[k] >= 0 && ret_due[holder[q] * size + holder[k]];
+                if (known || (holder[k] < 0 && !joint)) continue;
+                if (attention_visible(config, of, q, k)) set_due(size, holder[q], holder[k], ret_due);
             }
         }
     }
@@ -415,7 +422,7 @@ struct context_inference context_infer(const struct run_config *config, const st
     int *gotten = memory_zalloc((size_t)(2 * members * members + 1) * sizeof *gotten), *should = gotten + members * members;
     for (int g = 0; g < config->layout.dp_replicate && !inference.word && !ledgers_are_right; g++) {
         int64_t batch = config->attention.batch;
-        consumption_due(config, documents ? documents + g * batch * config->model.seq : NULL, batch, should);
+        consumption_due(config, documents ? documents + g * batch * config->model.seq : NULL, batch, false, should);
         if (!context_inferred_times(config, v, g, gotten)) continue;
         struct consumption_matrix matrix = {members, gotten, should};
         inference = consumption_word(&matrix, messages ? messages + g * members : NULL);

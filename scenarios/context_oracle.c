@@ -51,7 +51,7 @@ static bool ledgers_are_right(const struct evidence *e, bool backward)
     int64_t batch = e->config->attention.batch;
     for (int r = 0; r < record->ranks; r++) {
         const int32_t *documents = e->context->inputs->documents;
-        if (r % members == 0) consumption_due(e->config, documents ? documents + r / members * batch * e->config->model.seq : NULL, batch, due);
+        if (r % members == 0) consumption_due(e->config, documents ? documents + r / members * batch * e->config->model.seq : NULL, batch, true, due);
         for (int i = 0; i < record->rank[r].consumptions.count; i++) {
             const struct consumption_fact *f = &record->rank[r].consumptions.items[i];
             for (int c = 0; c < f->size && f->backward == backward; c++) right = right && f->times[c] == due[r % members * members + c];

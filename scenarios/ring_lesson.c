@@ -168,7 +168,7 @@ struct ring_lesson *ring_lesson_new(const struct run_config *given, const struct
         lesson->merges[way].how = how[way];
     }
     config.attention.joint = 0;
-    consumption_due(&config, in.documents, in.sequences, lesson->due);
+    consumption_due(&config, in.documents, in.sequences, false, lesson->due);
     size_t rows = (size_t)(in.sequences * in.seq), wide = rows * (size_t)(in.heads * in.head_dim);
     struct attention_results due = {.out = arena_zalloc(arena, (wide + 1) * sizeof(double)), .lse = arena_zalloc(arena, (rows * (size_t)in.heads + 1) * sizeof(double))};
     struct error error = {0};

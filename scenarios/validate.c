@@ -694,6 +694,7 @@ bool validate_scenario(struct reader *reader, struct draft *draft)
     l->context.tree = draft->merge_order == 1;
     if (!reader_has(reader, "model.causal")) config->model.causal = config->workload != WORKLOAD_DENOISE;
     if (config->workload == WORKLOAD_ATTENTION) return validate_attention(reader, draft);
+    config->attention.joint = 0;            /* no other workload has them */
     if (config->workload == WORKLOAD_DENOISE) return validate_denoise(reader, draft);
     config->train.beta1 = draft->betas[0];
     config->train.beta2 = draft->betas[1];

@@ -112,9 +112,12 @@ static const char *const healthy[] = {
     "parallel.context.method=usp parallel.cp=6 parallel.context.ulysses=2", "parallel.context.merge=logaddexp parallel.context.merge_order=tree",
     "parallel.context.merge=max_sum parallel.context.reversed=true", "parallel.context.merge=late parallel.context.overlap=false", "model.window=7",
     "model.document_mask=true attention.documents=[12,5,12] attention.batch=2", "model.document_mask=true attention.documents=[12,5,12] parallel.context.layout=document attention.batch=2",
-    "attention.joint=4 attention.sinks=true", "attention.joint=4 attention.joint_place=rear model.causal=false", "parallel.dp_replicate=2 attention.batch=2",
+    "attention.joint=4 attention.sinks=true", "attention.joint=4 attention.joint_place=rear model.causal=false", "attention.joint=4 attention.joint_place=rear parallel.context.layout=contiguous",
+    "attention.joint=28 parallel.cp=3 model.window=3", "attention.joint=28 attention.joint_place=rear parallel.cp=3", "parallel.dp_replicate=2 attention.batch=2",
     "precision=bf16 precision.softmax=fp32 attention.inputs=adversarial", "precision=fp16 precision.softmax=fp32 attention.inputs=uniform", "precision=bf16", "precision=fp64 attention.inputs=adversarial",
     "model.head_dim=3 parallel.cp=7",
+    /* what dq sums up cancels nearly whole, and out is merged eight times */
+    "seed=300 model.heads=3 model.kv_heads=3 model.head_dim=8 model.seq=15 model.causal=false attention.joint=6 attention.sinks=true attention.inputs=uniform parallel.cp=8 parallel.context.merge=logaddexp parallel.context.merge_order=tree parallel.context.overlap=false",
 };
 
 START_TEST(healthy_is_consistent)

@@ -2,7 +2,8 @@
  * chunk of queries in each rank's gradients of keys and values.
  *
  * Due, of members r and c of a context-parallel group: 1 where some query of r sees some key of c, over the sequences of the
- * micro-batch; else 0 for a ring, and 0 or 1 for methods that take all. Got: the ledgers that move with the numbers, so that what
+ * micro-batch (joint rows are each member's queries, and keys of the own chunk); else 0 for a ring, and 0 or 1 for methods that
+ * take all. Got: the ledgers that move with the numbers, so that what
  * is overwritten is not there, and what is merged twice is there twice. In the workload attention, where no ledger was kept, what
  * outputs alone show (context_inference.h). Integers; limit: exact. Sites by the matrix' word. */
 #include <math.h>
@@ -144,7 +145,7 @@ static void check_group(const struct evidence *e, struct check_output *output, c
     struct group_matrix g = {rank->rank, size, arena_zalloc(arena, bytes), arena_zalloc(arena, bytes), arena_zalloc(arena, bytes), arena_zalloc(arena, bytes), 0, -1};
     const int32_t *documents = documents_of(e, rank, f, arena, &sequences);
     bool queries = false;
-    consumption_due(e->config, documents, sequences, g.due);
+    consumption_due(e->config, documents, sequences, true, g.due);
     for (int r = 0; r < size; r++) {
         int member = mesh_rank_at(&e->parallel->mesh, rank->rank, "cp", r);
         const struct consumption_fact *of = fact_like(&e->parallel->rank[member], f);
@@ -183,7 +184,7 @@ static bool from_outputs(const struct evidence *e, struct check_output *output)
         struct consumption_fact like = {.step = 0, .microbatch = 0, .unit = 1, .size = size};
         int64_t *messages = arena_zalloc(arena, (size_t)(e->parallel->ranks + 1) * sizeof *messages), batch = e->config->attention.batch;
         const int32_t *documents = e->context->inputs->documents;
-        consumption_due(e->config, documents ? documents + group * batch * e->config->model.seq : NULL, batch, g.due);
+        consumption_due(e->config, documents ? documents + group * batch * e->config->model.seq : NULL, batch, false, g.due);
         if (!context_inferred_times(e->config, e->context->variations, group, g.got)) continue;
         any = true;
         check_value(output, 0, 0);
