@@ -139,7 +139,6 @@ bool context_consumed(const struct result *result, int group, bool backward, int
     int64_t batch = config->attention.batch;
     const int32_t *documents = result->context.inputs->documents;
     bool facts = true;
-    consumption_due(config, documents ? documents + group * batch * config->model.seq : NULL, batch, ret_due);
     for (int m = 0; m < members; m++) {
         const struct rank_record *rank = &result->parallel->rank[group * members + m];
         const struct consumption_fact *fact = NULL;
@@ -147,6 +146,7 @@ bool context_consumed(const struct result *result, int group, bool backward, int
         facts = facts && fact;
         for (int c = 0; fact && c < members; c++) ret_got[m * members + c] = fact->times[c];
     }
+    consumption_due(config, documents ? documents + group * batch * config->model.seq : NULL, batch, facts /* ledgers have joint rows too */, ret_due);
     *ret_source = facts ? "by the ledgers that move with the numbers" : "by outputs alone";
     return facts || (!backward && context_inferred_times(config, result->context.variations, group, ret_got));
 }
