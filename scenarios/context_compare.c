@@ -104,14 +104,12 @@ static double rel_of(const struct norms *n)
     return n->difference == 0 ? 0 : sqrt(n->difference) / fmax(fmax(sqrt(n->reference), sqrt(n->terms) / 2), 1e-300);
 }
 
-/* What a tensor of this format may err by; lse is never narrower than the storage, but what it is summed up from may be: where the
- * softmax is, its roundoff is that of lse. */
+/* What a tensor of this format may err by; lse is never narrower than the storage. */
 static void limits(const struct run_config *config, enum context_tensor tensor, double *ret_limit, double *ret_wrong)
 {
     enum format storage = run_storage(config), format = tensor == CONTEXT_LSE || tensor == CONTEXT_SINKS ? storage : precision_activation(&config->precision);
     double u = format_traits[format].unit_roundoff;
     if (tensor == CONTEXT_SINKS && precision_activation(&config->precision) != storage) u = format_traits[precision_activation(&config->precision)].unit_roundoff;
-    if (tensor == CONTEXT_LSE) u = fmax(u, format_traits[config->precision.softmax].unit_roundoff);
     if (format == FORMAT_FP64) *ret_limit = *ret_wrong = 1e-12;
     else if (format == FORMAT_FP32 && u == format_traits[FORMAT_FP32].unit_roundoff) *ret_limit = *ret_wrong = 32 * u;
     else {
