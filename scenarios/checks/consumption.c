@@ -97,8 +97,7 @@ static const struct site *site_of(const struct evidence *e, const struct context
 {
     bool moves = inference->site == context_site("cp.kv_hop") || inference->site == context_site("cp.rotate") || inference->site == context_site("cp.step");
     if (moves && !queries && !is_finite(e, rank)) return context_moves(e->config, false);
-    if (!backward && (inference->site == context_site("cp.kv_hop") || inference->site == context_site("cp.rotate")) && context_moves(e->config, false) != context_site("cp.kv_hop"))
-        return context_moves(e->config, false);
+    if (!backward && moves && context_moves(e->config, false) != context_site("cp.kv_hop")) return context_moves(e->config, false); /* without a ring no such site is passed */
     if (!backward) return inference->site;
     bool step = !strcmp(inference->word, "skipped-step") || !strcmp(inference->word, "doubled") || !strcmp(inference->word, "last-block-only") || !strcmp(inference->word, "missing") || !strcmp(inference->word, "nothing");
     if (!queries) return step ? context_site("cp.dq_step") : inference->site;
