@@ -93,7 +93,12 @@ void context_positions(const struct context_call *call, int me, int64_t b, int32
 
 /* out and lse from q, k, v; out is rounded to `activation`. */
 void context_forward(struct context_call *call);
-/* dq, dk, dv from d_out and what forward left in out and lse; not rounded. */
+/* dq, dk, dv from d_out and what forward left in out, lse and saved (ulysses, usp); not rounded. d_sinks: parts of a sum over the
+ * group, as the joint rows' dq, dk and dv are.
+ *
+ * Each notes one consumption_fact where there is a record and ledgers. Due: ring: the members of whose keys some query of this
+ * member's, in any sequence of the call, joint rows among them, sees one; usp: the same of its ulysses group and theirs; all_gather,
+ * ulysses: every member. Each once; gradient_times the other way round. */
 void context_backward(struct context_call *call);
 
 /* ---- methods ---- */
