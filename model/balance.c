@@ -2,7 +2,7 @@
  *
  * Selection bias (balance noaux_tc): a layer's buffer [experts] in the run's storage, fp32 at least, 0 at first. The tokens
  * that each expert was chosen for, padding left out, add up over the micro-batches of a step; then, once a step, they are
- * summed over the data ranks, and over tp where each has a slice of the tokens (one all-reduce for the layers of a stage, site ep.count_reduce), and
+ * summed over the data ranks (dp x cp), and over tp where each has a slice of the tokens (one all-reduce for the layers of a stage, site ep.count_reduce), and
  *   bias[e] += bias_update_rate * sign(mean of the counts - count[e])
  * also in a step whose update loss scaling leaves out, as Megatron-LM has it (finalize_model_grads: after the gradients'
  * last reduction). Every data rank computes the same, so copies stay equal.
@@ -48,12 +48,12 @@ void balance_begin(struct program *p)
 static void find_cells(struct program *p, struct microbatch *mb)
 {
     const struct run_config *config = p->run->config;
-    int per = layout_sequences_per_microbatch(config), seq = (int)program_slice_seq(p), whole = config->model.seq, first = seq < whole ? seq * p->record->tp : 0;
+    int per = layout_sequences_per_microbatch(config), seq = (int)program_slice_seq(p), whole = (int)p->seq, first = seq < whole ? seq * p->record->tp : 0;
     mb->cell_first = arena_zalloc(mb->arena, (size_t)(per + 1) * sizeof *mb->cell_first);
     mb->aux_scale = arena_zalloc(mb->arena, (size_t)per * sizeof *mb->aux_scale);
     mb->padding = arena_alloc(mb->arena, (size_t)(per * seq) * sizeof *mb->padding);
     for (int i = 0, last = -1; i < per; i++) {
-        int cell = loss_cut_cell(config, mb->first_sequence + i);
+        int cell = loss_cut_batch(config, mb->first_sequence + i);
         if (cell != last) {
             mb->aux_scale[mb->cells] = loss_auxiliary_seed(p->run->record, p->step, cell) * p->loss_scale;
             mb->cell_first[mb->cells++] = (int64_t)i * seq;
@@ -62,6 +62,32 @@ static void find_cells(struct program *p, struct microbatch *mb)
     }
     mb->cell_first[mb->cells] = (int64_t)per * seq;
     for (int t = 0; t < per * seq; t++) mb->padding[t] = mb->documents[t / seq * whole + first + t % seq] == DOCUMENT_PADDING;
+}
+
+/* Who has which tokens of its sequences. */
+static void find_members(struct program *p, struct microbatch *mb)
+{
+    const struct run_config *config = p->run->config;
+    const struct layout *layout = &config->layout;
+    int cp = layout_cp(layout), tp = layout_slices_sequences(layout) ? layout->tp : 1, per = layout_sequences_per_microbatch(config), seq = config->model.seq;
+    if (!p->tokens.group) return;
+    int64_t *rows = arena_alloc(mb->arena, (size_t)(cp * tp) * sizeof *rows);
+    const int32_t **members = arena_alloc(mb->arena, (size_t)(cp * tp) * sizeof *members);
+    int32_t *whole = arena_alloc(mb->arena, (size_t)(seq + 1) * sizeof *whole);
+    for (int c = 0; c < cp; c++) {
+        int64_t of_cp = p->context_layout ? context_layout_rows(p->context_layout, seq, cp, c) : seq, each = of_cp / tp;
+        for (int t = 0; t < tp; t++) {
+            int32_t *positions = arena_alloc(mb->arena, (size_t)(per * each + 1) * sizeof *positions);
+            rows[c * tp + t] = each;
+            members[c * tp + t] = positions;
+            for (int i = 0; i < per; i++) {
+                for (int32_t k = 0; k < of_cp; k++) whole[k] = k;
+                if (p->context_layout) p->context_layout->positions(seq, cp, c, config->model.document_mask ? mb->whole_documents + (int64_t)i * seq : NULL, whole);
+                memcpy(positions + i * each, whole + t * each, (size_t)each * sizeof *positions);
+            }
+        }
+    }
+    mb->tokens_of = (struct token_slices){p->communicator, p->tokens.group, seq, rows, members};
 }
 
 static struct routing_fact *fact_of(struct program *p, int microbatch, const struct unit *unit)
@@ -82,7 +108,8 @@ static void begin_fact(struct program *p, const struct microbatch *mb, const str
     int dispatched = layout_ep(&config->layout) > 1 ? DISPATCH_STAGES + 2 : 0;
     int64_t numbers = tokens * (2 * moe->experts + (8 + dispatched) * moe->top_k + 4);
     p->routing_fact = (struct routing_fact){.step = p->step, .microbatch = microbatch, .unit = unit->index,
-                                            .first_sequence = (int)mb->first_sequence, .whole = numbers <= p->record->routing_left};
+                                            .first_sequence = (int)mb->first_sequence, .whole = numbers <= p->record->routing_left,
+                                            .positions = program_facts_positions(p, mb->slice_positions)};
     if (p->routing_fact.whole) p->record->routing_left -= numbers;
     p->router.fact = &p->routing_fact;
 }
@@ -113,7 +140,10 @@ const struct router_run *balance_enter(struct program *p, struct microbatch *mb,
 {
     const struct balance *own = &p->balance[unit - p->units];
     if (!has_experts(p, unit)) return NULL;
-    if (!mb->cell_first) find_cells(p, mb);
+    if (!mb->cell_first) {
+        find_cells(p, mb);
+        find_members(p, mb);
+    }
     p->router = (struct router_run){.bias = own->bias, .counts = backward ? NULL : own->counts /* a recomputation does not count again */, .cells = mb->cells, .cell_first = mb->cell_first,
         .aux_scale = mb->aux_scale, .padding = mb->padding, .numbers = &p->numbers, .fact_arena = p->record->arena};
     follow(p, mb, unit);

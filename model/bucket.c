@@ -185,7 +185,7 @@ static bool is_complete(const struct bucket *bucket, int microbatch)
 static bool is_ready(const struct bucket *bucket, const struct unit_context *context, struct where where)
 {
     if (!bucket->has_adapter || bucket_is_scattered(context)) return true;
-    if (model_uses_adapter(&context->config->model, context->data_rank, where.microbatch)) return true;
+    if (model_uses_adapter(&context->config->model, context->data_rank / layout_cp(&context->config->layout), where.microbatch)) return true;
     bool ready = decision_site(context->plan, &site_ddp_ready, where, true, true);
     for (int k = 0; k < bucket->pieces_count; k++) {
         struct choice_fact fact = {&site_ddp_ready, where.step, where.microbatch, bucket->pieces[k].unit->index, 0, ready, 1};

@@ -26,7 +26,7 @@ static int copies_of(const struct bucket *bucket, const struct unit_context *con
 static double divide(struct bucket *bucket, const struct unit_context *context, int step)
 {
     const struct layout *layout = &context->config->layout;
-    struct factor_numbers numbers = {.M = context->microbatches, .D = context->data_ranks, .C = 1, .T = layout->tp, .E = layout_ep(layout), .P = layout->pp,
+    struct factor_numbers numbers = {.M = context->microbatches, .D = context->data_ranks, .C = layout_cp(layout), .T = layout->tp, .E = layout_ep(layout), .P = layout->pp,
                                      .D_shard = layout->dp_shard, .D_replicate = layout->dp_replicate};
     numbers.A = layout->reduce_op == FSDP_REDUCE_AVG ? context->data_ranks : 1;
     numbers.N = numbers.N_all = numbers.N_unshifted = numbers.n = numbers.n_rank = 1; /* not known to a reduction */

@@ -210,7 +210,7 @@ struct layout {
     char schedule[SCHEDULE_NAME_MAX];       /* "GPipe", "1F1B" */
     bool send_sync;
     int layers_per_stage[STAGES_MAX];       /* [pp], sums to layers */
-    int zero;                               /* what is sharded over dp_shard: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters */
+    int zero;                               /* what is sharded over dp_shard x cp: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters */
     bool reshard_after_forward;
     int bucket_elements;                    /* zero 0..2: gradients are reduced in buckets of exactly this many, cut through parameters; 0: one bucket a unit */
     int bucket_alignment;                   /* a bucket's shards are padded to a multiple of this */
@@ -222,8 +222,8 @@ struct layout {
     char all_reduce[32], all_gather[32], reduce_scatter[32]; /* algorithms; "" = default */
 };
 
-/* Whose micro-batches' weights a run applies: the parallel layout's, in its standalone run too. 0: the layout's own. */
-struct loss_cut { int data_ranks, microbatches; };
+/* Whose micro-batches' weights a run applies: the parallel layout's, in its standalone run too. data_ranks 0: the layout's own. */
+struct loss_cut { int data_ranks, microbatches; int cp; char context_layout[32]; };
 
 /* What runs: training; the transformer's layers again and again on their own output; one attention alone. */
 enum workload { WORKLOAD_TRAIN, WORKLOAD_DENOISE, WORKLOAD_ATTENTION };
@@ -258,17 +258,31 @@ static inline enum format run_storage(const struct run_config *config) { return 
 
 static inline int layout_ep(const struct layout *l) { return l->ep > 1 ? l->ep : 1; }
 static inline int layout_cp(const struct layout *l) { return l->cp > 1 ? l->cp : 1; }
-/* Ranks of dp_shard that an expert-parallel group spans. */
+/* Ranks that share parameters between them: dp_shard x cp, row-major. */
+static inline int layout_shards(const struct layout *l) { return l->dp_shard * layout_cp(l); }
+/* Shards that an expert-parallel group spans. */
 static inline int layout_ep_shards(const struct layout *l)
 {
     int ep = layout_ep(l);
     return !l->experts_over_tp ? ep : ep > l->tp ? ep / l->tp : 1;
 }
-/* Ranks of dp_shard that read the same sequences. */
+/* Shards that hold the same tokens. */
 static inline int layout_shards_alike(const struct layout *l) { return l->dispatcher == DISPATCH_REPLICATED ? layout_ep(l) : 1; }
-/* Ranks that read different sequences; where experts are replicated, fewer than there are in dp_replicate x dp_shard. */
-static inline int layout_data_ranks(const struct layout *l) { return l->dp_replicate * l->dp_shard / layout_shards_alike(l); }
-static inline int layout_ranks(const struct layout *l) { return l->pp * l->dp_replicate * l->dp_shard * layout_cp(l) * l->tp; }
+/* Data ranks: those that hold different tokens, dp_replicate x dp_shard x cp, row-major; where experts are replicated, fewer.
+ * cp consecutive ones hold one data rank's sequences between them: */
+static inline int layout_data_ranks(const struct layout *l) { return l->dp_replicate * layout_shards(l) / layout_shards_alike(l); }
+/* ranks that read different sequences (the letter D). */
+static inline int layout_sequence_ranks(const struct layout *l) { return layout_data_ranks(l) / layout_cp(l); }
+/* Names of the groups that they make. */
+static inline const char *layout_shard_group(const struct layout *l) { return layout_cp(l) > 1 ? "dp_shard_cp" : "dp_shard"; }
+static inline const char *layout_data_group(const struct layout *l) { return layout_cp(l) > 1 ? "dp_cp" : "dp"; }
+/* Of the ranks that have slices of the same sequences. */
+static inline const char *layout_token_group(const struct layout *l)
+{
+    if (layout_cp(l) == 1) return "tp";
+    return l->sequence_parallel && l->tp > 1 ? "cp_tp" : "cp";
+}
+static inline int layout_ranks(const struct layout *l) { return l->pp * l->dp_replicate * layout_shards(l) * l->tp; }
 /* Does a tp rank have a slice of each sequence between tensor-parallel parts? */
 static inline bool layout_slices_sequences(const struct layout *l) { return l->sequence_parallel && l->tp > 1; }
 /* The same work on one rank: pp 1, dp 1, one micro-batch, zero 0. */

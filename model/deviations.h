@@ -9,11 +9,11 @@
 
 /* The run's own numbers, by the letters that a factor may use. */
 struct factor_numbers {
-    double M, D, P, C, T, E;       /* micro-batches, data, pipeline, context, tensor, expert ranks */
+    double M, D, P, C, T, E;       /* micro-batches; data ranks, which hold different tokens (config.h); pipeline, context, tensor, expert ranks */
     double A;                      /* what the gradient reduction divides by: D (avg) or 1 (sum) */
     double N, N_all, N_unshifted;  /* of the step, all data ranks: valid targets, positions, tokens that are not padding */
     double n, n_rank, n_rank_unshifted; /* valid targets of this micro-batch; of this data rank's whole step, also unshifted */
-    double D_shard, D_replicate;   /* the two factors of D */
+    double D_shard, D_replicate;   /* factors of D, beside C */
 };
 
 /* An expression: numbers and letters above, * and /, parentheses; "1/M", "N/(n*M*D)", "2". */

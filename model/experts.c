@@ -1,6 +1,7 @@
 /* experts: expert parallelism's place in a layout. See experts.h.
  *
- * The mesh is pp, dp_replicate, dp_shard, tp, outermost first. An expert-parallel group is ep consecutive ranks of dp_shard
+ * The mesh is pp, dp_replicate, dp_shard, cp, tp, outermost first; what stands here of dp_shard is meant of dp_shard x cp, row-major,
+ * where context parallelism splits sequences. An expert-parallel group is ep consecutive ranks of dp_shard
  * (with experts_over_tp: of dp_shard x tp, row-major) of one stage and replica; member i holds experts i * E/ep .. (i + 1) * E/ep - 1
  * of every layer. k = the ranks of dp_shard that a group spans:
  *
@@ -36,7 +37,7 @@ struct expert_place expert_place(const struct layout *layout, int experts, int s
 {
     int ep = layout_ep(layout), span = layout_ep_shards(layout);
     int at = layout->experts_over_tp ? shard * layout->tp + tp : shard;
-    struct expert_place place = {.group = at / ep, .me = at % ep, .count = experts / ep, .shard = shard / span, .shards = layout->dp_shard / span};
+    struct expert_place place = {.group = at / ep, .me = at % ep, .count = experts / ep, .shard = shard / span, .shards = layout_shards(layout) / span};
     place.first = place.me * place.count;
     place.tp_copy = !layout->experts_over_tp || ep == 1 ? tp : ep < layout->tp ? tp / ep : 0;
     return place;
@@ -49,13 +50,25 @@ static int coordinate(const struct communicator *communicator, const struct mesh
     return mesh_coordinate(mesh, rank_id(communicator_rank(communicator)), axis);
 }
 
+/* The rank at a place of dp_shard x cp. */
+static int rank_at_shard(const struct mesh *mesh, int me, int shard)
+{
+    int cp = mesh->size[mesh_axis(mesh, "cp")];
+    return mesh_rank_at(mesh, mesh_rank_at(mesh, me, "dp_shard", shard / cp), "cp", shard % cp);
+}
+
+static int shard_of(const struct communicator *communicator, const struct mesh *mesh)
+{
+    return coordinate(communicator, mesh, "dp_shard") * mesh->size[mesh_axis(mesh, "cp")] + coordinate(communicator, mesh, "cp");
+}
+
 /* `count` ranks from this one's axis position `first` in steps of `step`: of dp_shard, or of dp_shard x tp. */
 static struct group *along(struct communicator *communicator, const struct mesh *mesh, const char *name, int first, int step, int count, bool over_tp)
 {
     int *ranks = memory_alloc((size_t)count * sizeof *ranks), me = rank_id(communicator_rank(communicator)), tp = mesh->size[mesh_axis(mesh, "tp")];
     for (int i = 0; i < count; i++) {
         int at = first + i * step;
-        ranks[i] = mesh_rank_at(mesh, me, "dp_shard", over_tp ? at / tp : at);
+        ranks[i] = rank_at_shard(mesh, me, over_tp ? at / tp : at);
         if (over_tp) ranks[i] = mesh_rank_at(mesh, ranks[i], "tp", at % tp);
     }
     struct group *group = communicator_group_of(communicator, name, ranks, count);
@@ -67,7 +80,7 @@ void expert_groups(struct communicator *communicator, const struct mesh *mesh, c
 {
     int ep = layout_ep(layout), inner = layout->ep_inner, tp = coordinate(communicator, mesh, "tp");
     bool over_tp = layout->experts_over_tp;
-    struct expert_place place = expert_place(layout, experts, coordinate(communicator, mesh, "dp_shard"), tp);
+    struct expert_place place = expert_place(layout, experts, shard_of(communicator, mesh), tp);
     *ret = (struct expert_parallel){.communicator = communicator, .dispatcher = layout->dispatcher, .over_tp = layout->experts_over_tp, .first = place.first, .count = place.count};
     if (layout->etp > 1) ret->tensor = communicator_group(communicator, "tp");
     int begin = place.group * ep;
@@ -81,22 +94,29 @@ void expert_groups(struct communicator *communicator, const struct mesh *mesh, c
     ret->copies = along(communicator, mesh, "ep_copies", row, 1, copies, true);
 }
 
+struct group *shard_group(struct communicator *communicator, const struct layout *layout)
+{
+    static const char *const axes[] = {"dp_shard", "cp"};
+    if (layout_cp(layout) == 1) return communicator_group(communicator, "dp_shard");
+    return communicator_group_over(communicator, layout_shard_group(layout), axes, 2);
+}
+
 struct group *expert_shard_group(struct communicator *communicator, const struct mesh *mesh, const struct layout *layout)
 {
-    int span = layout_ep_shards(layout), shard = coordinate(communicator, mesh, "dp_shard");
-    if (span == 1) return communicator_group(communicator, "dp_shard");
-    return along(communicator, mesh, "edp_shard", shard % span, span, layout->dp_shard / span, false);
+    int span = layout_ep_shards(layout), shard = shard_of(communicator, mesh);
+    if (span == 1) return shard_group(communicator, layout);
+    return along(communicator, mesh, "edp_shard", shard % span, span, layout_shards(layout) / span, false);
 }
 
 /* The ranks of all replicas in steps of `span` within dp_shard. */
 static struct group *over_replicas(struct communicator *communicator, const struct mesh *mesh, const struct layout *layout, const char *name, int span)
 {
-    static const char *const data_axes[] = {"dp_replicate", "dp_shard"};
-    if (span == 1) return communicator_group_over(communicator, "dp", data_axes, 2);
-    int each = layout->dp_shard / span, count = layout->dp_replicate * each, me = rank_id(communicator_rank(communicator));
-    int *ranks = memory_alloc((size_t)count * sizeof *ranks), first = coordinate(communicator, mesh, "dp_shard") % span;
+    static const char *const data_axes[] = {"dp_replicate", "dp_shard", "cp"};
+    if (span == 1) return communicator_group_over(communicator, layout_data_group(layout), data_axes, layout_cp(layout) > 1 ? 3 : 2);
+    int each = layout_shards(layout) / span, count = layout->dp_replicate * each, me = rank_id(communicator_rank(communicator));
+    int *ranks = memory_alloc((size_t)count * sizeof *ranks), first = shard_of(communicator, mesh) % span;
     for (int i = 0; i < count; i++)
-        ranks[i] = mesh_rank_at(mesh, mesh_rank_at(mesh, me, "dp_replicate", i / each), "dp_shard", first + i % each * span);
+        ranks[i] = rank_at_shard(mesh, mesh_rank_at(mesh, me, "dp_replicate", i / each), first + i % each * span);
     struct group *group = communicator_group_of(communicator, name, ranks, count);
     free(ranks);
     return group;
@@ -104,10 +124,10 @@ static struct group *over_replicas(struct communicator *communicator, const stru
 
 struct group *expert_data_group(struct communicator *communicator, const struct mesh *mesh, const struct layout *layout)
 {
-    return over_replicas(communicator, mesh, layout, layout->dispatcher == DISPATCH_REPLICATED ? "dp" : "edp", layout_ep_shards(layout));
+    return over_replicas(communicator, mesh, layout, layout->dispatcher == DISPATCH_REPLICATED ? layout_data_group(layout) : "edp", layout_ep_shards(layout));
 }
 
 struct group *sequence_group(struct communicator *communicator, const struct mesh *mesh, const struct layout *layout)
 {
-    return over_replicas(communicator, mesh, layout, "dp", layout_shards_alike(layout));
+    return over_replicas(communicator, mesh, layout, layout_data_group(layout), layout_shards_alike(layout));
 }

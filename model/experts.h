@@ -10,12 +10,14 @@ struct expert_place {
     int group, me;                   /* of the groups of its dp_replicate and pp, in the order of its flattened axis */
     int first, count;                /* experts */
     int tp_copy;                     /* which of the tp ranks with the same experts (0: the first) */
-    int shard, shards;               /* among the ranks of its dp_shard, or of dp_shard x tp, with the same experts: what shares their parameters */
+    int shard, shards;               /* among the ranks of its dp_shard x cp, or of that x tp, with the same experts: what shares their parameters */
 };
 struct expert_place expert_place(const struct layout *layout, int experts, int shard, int tp);
 
 /* The groups of the experts' layers; every rank of a stage calls it. With ep 1 (and etp tp) `group` has one member. */
 void expert_groups(struct communicator *communicator, const struct mesh *mesh, const struct layout *layout, int experts, struct expert_parallel *ret);
+/* What shards parameters: dp_shard, or dp_shard x cp. */
+struct group *shard_group(struct communicator *communicator, const struct layout *layout);
 /* Of the experts' parameters: what shards them (within one dp_replicate), and all ranks that hold the same; with ep 1
  * dp_shard and dp. */
 struct group *expert_shard_group(struct communicator *communicator, const struct mesh *mesh, const struct layout *layout);

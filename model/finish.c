@@ -14,6 +14,25 @@ static enum format storage_of(const struct program *p)
     return p->run->ops->storage;
 }
 
+/* Of the sequences, with context parallelism of what this rank has of them; in_shard: labels are shifted there, which loses
+ * those at its seams (stage_draw.c). */
+static struct data_counts count_own(const struct program *p, int64_t first, int64_t count, bool in_shard)
+{
+    const struct data *data = &p->run->data;
+    const uint16_t *members = p->run->record->members;
+    struct data_counts counts = {0};
+    if (!p->context_layout) return data_count(data, first, count);
+    for (int64_t t = first * data->seq, last = -1; t < (first + count) * data->seq; t++) {
+        if (members[t] != p->record->cp) continue;
+        bool follows = last >= 0 && last / data->seq == t / data->seq && data->documents[last] == data->documents[t] && data->documents[t] != DOCUMENT_PADDING;
+        counts.valid += in_shard ? follows : data->targets[t] != TARGET_IGNORED;
+        counts.unshifted += data->documents[t] != DOCUMENT_PADDING;
+        counts.positions++;
+        last = t;
+    }
+    return counts;
+}
+
 /* N: valid targets of the step over all data ranks. Each rank counts its own micro-batches as it will draw
  * them; the last stage, which has the loss, sums over the data group. Where the convention has no use for it there is
  * no such sum: the letters come from the data. */
@@ -28,12 +47,12 @@ void step_begin(struct program *p)
         p->units[i].ready_microbatch = -1; /* micro-batch 0 of the step before is not this one's */
         unit_zero_gradient(&p->units[i], &p->context, program_where(p, -1, p->units[i].index));
     }
-    p->numbers = (struct factor_numbers){.M = layout->microbatches, .D = p->context.data_ranks, .P = layout->pp, .C = 1,
+    p->numbers = (struct factor_numbers){.M = layout->microbatches, .D = p->context.data_ranks, .P = layout->pp, .C = layout_cp(layout),
         .T = layout->tp, .E = layout_ep(layout), .A = layout->reduce_op == FSDP_REDUCE_AVG ? p->context.data_ranks : 1,
         .D_shard = layout->dp_shard, .D_replicate = layout->dp_replicate};
     if (!p->is_last) return;
-    p->counts = data_count(&p->run->data, (int64_t)p->step * config->train.global_batch +
-                           (int64_t)p->data_rank * layout->microbatches * per, (int64_t)layout->microbatches * per);
+    bool in_shard = p->context_layout && !decision_site(p->run->plan, &site_cp_labels, program_where(p, -1, -1), true, true);
+    p->counts = count_own(p, (int64_t)p->step * config->train.global_batch + layout_first_sequence(config, p->data_rank, 0), (int64_t)layout->microbatches * per, in_shard);
     double counts[3] = {(double)p->counts.valid, (double)p->counts.unshifted, (double)p->counts.positions};
     struct comm how = {.site = &site_loss_token_count_reduce, .where = program_where(p, -1, -1)};
     if (loss_convention_counts(loss_convention_of(config))) {

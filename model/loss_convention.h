@@ -8,6 +8,9 @@
  *     weight = seed / A * grad_scale,
  * and the loss that is printed is the sum over all micro-batches of S * logged.
  *
+ * With context parallelism the cp ranks that share sequences are data ranks too: D counts dp_replicate x dp_shard x cp, n the
+ * valid tokens that a cp rank has of the micro-batch (Megatron-LM and nanotron average over their dp x cp group alike).
+ *
  * Expressions are in the letters of struct factor_numbers. M and D are those of the cut: of the layout whose weights
  * are applied, which for a standalone run is the parallel one's. Counts enter as max(count, 1), as Megatron-LM has it:
  * a micro-batch without valid tokens has a weight that nothing carries.
@@ -53,21 +56,24 @@ double loss_seed(const struct loss_convention *convention, const struct factor_n
 
 /* The cut whose weights a run applies: config's own, else its layout's. */
 struct loss_cut loss_cut_of(const struct run_config *config);
-/* Which of the cut's micro-batches holds sequence i of a step: data rank * M + micro-batch. */
-int loss_cut_cell(const struct run_config *config, int64_t sequence);
+static inline int loss_cut_cp(const struct loss_cut *cut) { return cut->cp > 1 ? cut->cp : 1; }
+/* Which of the cut's micro-batches holds sequence i of a step: d * M + micro-batch, d among the data ranks / cp that read different sequences. */
+int loss_cut_batch(const struct run_config *config, int64_t sequence);
+/* Which of its cells holds what `member` of cp has of the sequence: data rank * M + micro-batch. */
+int loss_cut_cell_of(const struct run_config *config, int64_t sequence, int member);
 
 /* ---- what is due, from the data alone ---- */
 
-/* record->cells, for all steps. */
+/* record->cells and members, for all steps. */
 void loss_fill_cells(struct record *record, const struct data *data);
 /* One micro-batch of the cut; A is the run's own. */
 struct factor_numbers loss_numbers_due(const struct record *record, int step, int cell);
 /* The weight due of each of its tokens. */
 double loss_weight_due(const struct record *record, int step, int data_rank, int microbatch);
-/* What the gradient of one micro-batch's auxiliary losses is multiplied by: as if their value were its mean loss, over
+/* What the gradient of one micro-batch's auxiliary losses is multiplied by, of all cp members' tokens (batch: loss_cut_batch): as if their value were its mean loss, over
  * its n valid tokens where the convention divides by n, else over its tokens that are not padding (Megatron-LM's
  * per-token loss). Beside the loss scale. */
-double loss_auxiliary_seed(const struct record *record, int step, int cell);
-double loss_auxiliary_tokens(const struct record *record, int step, int cell); /* those tokens, 1 at least */
+double loss_auxiliary_seed(const struct record *record, int step, int batch);
+double loss_auxiliary_tokens(const struct record *record, int step, int batch); /* those tokens, 1 at least of each member */
 
 #endif

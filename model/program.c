@@ -34,23 +34,31 @@ struct unit *program_unit(struct program *p, int index, int part)
 static void make_groups(struct program *p)
 {
     const struct layout *layout = &p->run->config->layout;
-    static const char *const model_axes[] = {"pp", "dp_shard", "tp"}, *const whole_axes[] = {"pp", "tp"};
+    bool cp = layout_cp(layout) > 1;
+    static const char *const model_axes[] = {"pp", "dp_shard", "tp"}, *const whole_axes[] = {"pp", "tp"}, *const all_axes[] = {"pp", "dp_shard", "cp", "tp"};
     p->pp = communicator_group(p->communicator, "pp");
     p->dp = sequence_group(p->communicator, &p->run->mesh, layout);
     if (layout_ep(layout) > 1 || layout->etp > 1)
         expert_groups(p->communicator, &p->run->mesh, layout, p->run->config->model.moe.experts, &p->expert_parallel);
     if (p->run->plan && layout_ep(layout) > 1) p->expert_parallel.map = arena_zalloc(rank_arena(p->rank, ARENA_RUN), sizeof(struct dispatch_map));
-    /* The norm adds what each rank owns: shards and experts differ over dp_shard, whole copies are counted once. */
+    /* The norm adds what each rank owns: shards and experts differ over dp_shard x cp, whole copies are counted once. */
     bool alike = layout->zero == ZERO_0 && layout_ep(layout) == 1;
     if (layout->tp > 1) {
         p->norm_group = alike ? communicator_group_over(p->communicator, "model", whole_axes, 2)
-                                               : communicator_group_over(p->communicator, "model", model_axes, 3);
+                             : communicator_group_over(p->communicator, "model", cp ? all_axes : model_axes, cp ? 4 : 3);
         p->tensor_parallel = (struct tensor_parallel){p->communicator, communicator_group(p->communicator, "tp")};
     } else {
-        p->norm_group = alike ? p->pp : communicator_group_over(p->communicator, "model", model_axes, 2);
+        p->norm_group = alike ? p->pp : communicator_group_over(p->communicator, "model", cp ? all_axes : model_axes, cp ? 3 : 2);
     }
-    static const char *const token_axes[] = {"dp_replicate", "dp_shard", "tp"};
-    p->counting = layout_slices_sequences(layout) ? communicator_group_over(p->communicator, "dp_tp", token_axes, 3) : p->dp;
+    static const char *const token_axes[] = {"dp_replicate", "dp_shard", "tp"}, *const all_token_axes[] = {"dp_replicate", "dp_shard", "cp", "tp"};
+    p->counting = !layout_slices_sequences(layout) ? p->dp : cp ? communicator_group_over(p->communicator, "dp_cp_tp", all_token_axes, 4)
+                                                                : communicator_group_over(p->communicator, "dp_tp", token_axes, 3);
+    if (cp || layout_slices_sequences(layout)) {
+        static const char *const slice_axes[] = {"cp", "tp"};
+        bool both = cp && layout_slices_sequences(layout);
+        p->tokens = (struct tensor_parallel){p->communicator, both ? communicator_group_over(p->communicator, layout_token_group(layout), slice_axes, 2)
+                                                                   : communicator_group(p->communicator, layout_token_group(layout))};
+    }
     if (p->tied_apart && (p->is_first || p->is_last)) {
         int me = rank_id(p->rank), pair[2] = {mesh_rank_at(&p->run->mesh, me, "pp", 0),
                                               mesh_rank_at(&p->run->mesh, me, "pp", layout->pp - 1)};
@@ -58,9 +66,31 @@ static void make_groups(struct program *p)
     }
 }
 
+/* Of context parallelism: whose rows are here, and how they meet the others. */
+static void make_context(struct program *p)
+{
+    const struct layout *layout = &p->run->config->layout;
+    const struct context_config *context = &layout->context;
+    int seq = p->run->config->model.seq, cp = layout_cp(layout), of = context->ulysses > 1 ? context->ulysses : 1;
+    p->seq = seq;
+    if (cp == 1) return;
+    p->context_layout = context_layout_find(context->layout);
+    p->seq = context_layout_rows(p->context_layout, seq, cp, p->record->cp);
+    p->context_parallel = (struct context_parallel){.communicator = p->communicator, .group = communicator_group(p->communicator, "cp"),
+        .method = context_method_find(context->method), .layout = p->context_layout, .merge = context_merge_find(context->merge),
+        .tree = context->tree, .overlap = context->overlap, .reversed = context->reversed, .ledgers = context_ledgers_new()};
+    ASSERT(p->context_layout && p->context_parallel.method && p->context_parallel.merge);
+    if (strcmp(context->method, "usp") != 0) return;
+    int me = p->record->cp, *ranks = arena_alloc(rank_arena(p->rank, ARENA_RUN), (size_t)cp * sizeof *ranks);
+    for (int i = 0; i < of; i++) ranks[i] = mesh_rank_at(&p->run->mesh, rank_id(p->rank), "cp", me / of * of + i);
+    p->context_parallel.ulysses = communicator_group_of(p->communicator, "ulysses", ranks, of);
+    for (int i = 0; i < cp / of; i++) ranks[i] = mesh_rank_at(&p->run->mesh, rank_id(p->rank), "cp", me % of + i * of);
+    p->context_parallel.ring = communicator_group_of(p->communicator, "ring", ranks, cp / of);
+}
+
 static struct unit_groups dense_groups(struct program *p)
 {
-    return (struct unit_groups){communicator_group(p->communicator, "dp_shard"), p->dp, p->record->shard, p->record->tp};
+    return (struct unit_groups){shard_group(p->communicator, &p->run->config->layout), p->dp, p->record->shard, p->record->tp};
 }
 
 /* The experts that this rank takes for its own, in what it holds and in what it answers for. A place past the last one has
@@ -70,7 +100,7 @@ static void take_place(struct program *p, const struct run_config *config)
     const struct layout *layout = &config->layout;
     int ep = layout_ep(layout);
     struct expert_place due = expert_place(layout, config->model.moe.experts, p->record->shard, p->record->tp);
-    struct factor_numbers numbers = {.M = layout->microbatches, .D = layout_data_ranks(layout), .P = layout->pp, .C = 1, .T = layout->tp,
+    struct factor_numbers numbers = {.M = layout->microbatches, .D = layout_data_ranks(layout), .P = layout->pp, .C = layout_cp(layout), .T = layout->tp,
         .E = ep, .A = 1, .N = 1, .N_all = 1, .N_unshifted = 1, .n = 1, .n_rank = 1, .D_shard = layout->dp_shard, .D_replicate = layout->dp_replicate};
     p->experts_first = due.first;
     p->experts_count = due.count;
@@ -152,6 +182,7 @@ static struct program *program_new(struct rank *rank, const struct run *run)
     if (layout->reduce_scatter[0]) communicator_set_algorithm(p->communicator, "reduce_scatter", layout->reduce_scatter);
     if (run->options->watch) communicator_watch(p->communicator);
     make_groups(p);
+    make_context(p);
     take_place(p, config);
     p->context = (struct unit_context){.communicator = p->communicator, .ops = run->ops, .plan = run->plan, .dense = dense_groups(p), .experts = experts_groups(p),
         .replicate_group = communicator_group(p->communicator, "dp_replicate"), .config = config, .watch = run->options->watch, .record = p->record, .arena = arena,
@@ -179,6 +210,7 @@ void program_free(struct program *p)
     for (int i = 0; i < p->arena_pool_count; i++) arena_free(p->arena_pool[i]);
     arena_free(p->scratch);
     ledger_done(&p->middle_ledger);
+    context_ledgers_free(p->context_parallel.ledgers);
     action_list_free(&p->actions);
     free(p->sends);
 }

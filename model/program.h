@@ -3,6 +3,7 @@
 #ifndef MODEL_PROGRAM_H
 #define MODEL_PROGRAM_H
 
+#include "model/context/context.h"
 #include "model/data.h"
 #include "model/deviations.h"
 #include "model/schedule.h"
@@ -32,7 +33,11 @@ struct kept_layer { struct tensor input; uint64_t output; };
 struct microbatch {
     struct arena *arena;
     int64_t first_sequence;          /* due, within the step */
-    int32_t *tokens, *targets, *positions, *documents; /* [T] as drawn */
+    int32_t *tokens, *targets, *positions, *documents; /* [T] as drawn: of the rows that this rank has, with cp some of each sequence */
+    int32_t *whole_documents;        /* [batch, seq]: of the sequences; documents itself without cp */
+    const int32_t *turn_positions;   /* [T]: as RoPE takes them; positions in a healthy run */
+    const int32_t *slice_positions;  /* of the rows between tensor-parallel parts */
+    struct token_slices tokens_of;   /* who has which; no group: not asked for yet, or nobody else */
     struct tensor input, output;     /* of the stage, [T, dim]; the first stage has no input */
     struct tensor output_grad, input_grad;             /* each with probe_count numbers behind */
     void *output_probes, *input_probes;
@@ -55,6 +60,9 @@ struct program {
     struct group *pp, *dp, *norm_group, *embedding;
     struct group *counting;          /* ranks that hold different tokens */
     struct tensor_parallel tensor_parallel; /* with tp 1: no group */
+    struct tensor_parallel tokens;   /* ranks that have slices of the same sequences: cp, tp, or cp x tp; no group where there is one */
+    struct context_parallel context_parallel; const struct context_layout *context_layout; /* NULL: cp 1 */
+    int64_t seq;                     /* rows of each sequence that this rank has */
     struct expert_parallel expert_parallel; /* with ep 1 and etp 1: no group */
     int experts_first, experts_count; /* that it holds */
     struct ledger middle_ledger;     /* its, between the two steps of an all-to-all */
@@ -123,11 +131,17 @@ double grad_extra_factor(struct program *p, const struct site *site, const struc
 void grad_accumulate(struct program *p, struct unit *unit, struct where where);
 void grad_accumulate_reduced(struct program *p, struct unit *unit, struct where where);
 
+/* Positions as facts name them: NULL where they count from 0. */
+static inline const int32_t *program_facts_positions(const struct program *p, const int32_t *positions)
+{
+    return p->context_layout ? positions : NULL;
+}
+
 /* Positions of each sequence that this rank has between tensor-parallel parts: all, or its slice (layers/sequence_parallel.h). */
 static inline int64_t program_slice_seq(const struct program *p)
 {
     const struct run_config *config = p->run->config;
-    return layout_slices_sequences(&config->layout) ? config->model.seq / config->layout.tp : config->model.seq;
+    return layout_slices_sequences(&config->layout) ? p->seq / config->layout.tp : p->seq;
 }
 struct where program_where(const struct program *p, int microbatch, int unit);
 struct unit *program_unit(struct program *p, int index, int part); /* NULL: not on this stage */

@@ -123,7 +123,7 @@ bool record_has_param(const struct record *record, const struct rank_record *ran
 
 struct layout layout_standalone(const struct model_config *model)
 {
-    struct layout layout = {.pp = 1, .dp_replicate = 1, .dp_shard = 1, .tp = 1, .microbatches = 1, .schedule = "1F1B",
+    struct layout layout = {.pp = 1, .dp_replicate = 1, .dp_shard = 1, .tp = 1, .cp = 1, .microbatches = 1, .schedule = "1F1B",
                             .zero = ZERO_0, .reduce_op = FSDP_REDUCE_AVG, .sync = SYNC_LAST_MICROBATCH};
     layout.layers_per_stage[0] = model->layers;
     return layout;
@@ -141,7 +141,13 @@ int layout_stage_of_unit(const struct layout *layout, const struct model_config 
 
 int layout_sequences_per_microbatch(const struct run_config *config)
 {
-    return config->train.global_batch / (layout_data_ranks(&config->layout) * config->layout.microbatches);
+    return config->train.global_batch / (layout_sequence_ranks(&config->layout) * config->layout.microbatches);
+}
+
+int layout_first_sequence(const struct run_config *config, int data_rank, int microbatch)
+{
+    int of_data = data_rank / layout_cp(&config->layout);
+    return (of_data * config->layout.microbatches + microbatch) * layout_sequences_per_microbatch(config);
 }
 
 int64_t record_valid_tokens_due(const struct record *record, int step)

@@ -33,7 +33,8 @@ struct param { struct param_info info; int unit /* in a parallel run's record: a
 struct param_table { int count; struct param *params; };
 
 /* Which sequences a micro-batch really held, as the rank read them. Recorded on first and last stage. */
-struct sample_fact { int step, microbatch, first_sequence /* due */; int count; const int64_t *sequences /* drawn [count], ids within the whole data */; uint64_t token_hash, target_hash; };
+struct sample_fact { int step, microbatch, first_sequence /* due */; int count; const int64_t *sequences /* drawn [count], ids within the whole data */; uint64_t token_hash, target_hash;
+                     int rows; const int32_t *positions; /* [count * rows] of each sequence that the rank has; NULL: all, from 0 */ };
 
 /* Loss of one micro-batch; last stage only. The weights due: model/loss_convention.h. */
 struct loss_fact {
@@ -45,9 +46,10 @@ struct loss_fact {
     double seed;                           /* the number that multiplied every valid token's gradient; of several micro-batches of the cut in one: the first's */
     double backward_loss;                  /* sum of tokens' losses * weights: the scalar that backward was called on */
     double logged;                         /* what S was multiplied by in the printed loss; of the first alike */
-    int64_t token_count;                   /* batch*seq */
+    int64_t token_count;                   /* batch*seq; with cp those that the rank has */
     const double *token_loss;              /* [token_count], sequence by sequence; 0 where ignored */
     const double *token_weight;            /* [token_count]: cotangent really used */
+    const int32_t *token_positions;        /* [token_count]: of each in its sequence; NULL: all of them, from 0 */
 };
 /* Token counts this data rank saw when it made its denominator; last stage. */
 struct count_fact { int step; int64_t valid_local, unshifted_local, positions_local; double valid_global; /* after loss.token_count_reduce */ };
@@ -61,8 +63,9 @@ enum sketch_kind {
 };
 /* Values at a site inside a unit's forward, or at its end (layer.forward), of one sequence; with train_options.look.
  * part: which of the site's several tensors; row: a checksum of each position's bits. */
-struct rows_fact { int step, sequence, unit, part, tp /* who has it */; const struct site *site; const uint64_t *row; /* [count] */ int first, count; /* positions: all, or a slice of them */ double value[5]; /* vector_sketch */ const void *values; /* [count, width] of the run's storage; with train_options.keep, of layer.forward; else NULL */ };
-/* Where a tp rank has a slice of the sequence, its sketch with zeros elsewhere: those of all add up to the sequence's. */
+struct rows_fact { int step, sequence, unit, part, cp, tp /* who has it */; const struct site *site; const uint64_t *row; /* [count] */ int first, count; const int32_t *positions; /* [count]: NULL: first, first + 1, ...: all, or a slice of them */ double value[5]; /* vector_sketch */ const void *values; /* [count, width] of the run's storage; with train_options.keep, of layer.forward; else NULL */ };
+static inline int rows_fact_position(const struct rows_fact *fact, int i) { return fact->positions ? fact->positions[i] : fact->first + i; }
+/* Where a tp or cp rank has a slice of the sequence, its sketch with zeros elsewhere: those of all add up to the sequence's. */
 struct sketch_fact { int step, microbatch, sequence /* global index within the step, as due */, unit; enum sketch_kind kind; double value[5]; /* vector_sketch */ bool finite; };
 
 /* Parameter versions a unit computed with: the step whose weights each shard carried (due: all = step). */
@@ -146,7 +149,8 @@ struct loss_cell { int64_t valid, unshifted, positions; double weight; };
 
 #define RECORD_VECTOR(type) struct { int count, capacity; type *items; }
 struct rank_record {
-    int rank, stage, data_rank, replicate, shard, tp; /* data_rank = replicate * dp_shard + shard, / ep where experts are replicated */
+    /* shard: of dp_shard x cp; data_rank = replicate * shards + shard, / ep where experts are replicated: whose tokens it has. */
+    int rank, stage, data_rank, replicate, shard, cp, tp;
     int first_unit, units;                 /* of its stage; the tied copy on the last stage is not counted */
     RECORD_VECTOR(struct sample_fact) samples;
     RECORD_VECTOR(struct loss_fact) losses;
@@ -200,6 +204,7 @@ struct record {
     const bool *frozen;                    /* [params] */
     int steps_due; const int64_t *valid_due;              /* [steps]: see record_valid_tokens_due */
     const struct loss_cell *cells;         /* [steps, data ranks, micro-batches] of the loss cut, from the data */
+    const uint16_t *members;               /* [steps, sequences, seq]: which member of the cut's cp has the position; NULL: there is one */
     struct machine *machine;               /* kept for the texts it owns */
     struct arena *arena;
 };
@@ -218,6 +223,8 @@ bool record_has_unit(const struct record *record, const struct rank_record *rank
 bool record_has_param(const struct record *record, const struct rank_record *rank, int param);
 int layout_stage_of_unit(const struct layout *layout, const struct model_config *model, int unit);
 int layout_sequences_per_microbatch(const struct run_config *config);
+/* The first sequence of a data rank's micro-batch, within the step. */
+int layout_first_sequence(const struct run_config *config, int data_rank, int microbatch);
 /* All-data-ranks count of valid tokens of a step, from the data (not from the run). */
 int64_t record_valid_tokens_due(const struct record *record, int step);
 

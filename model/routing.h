@@ -37,6 +37,7 @@ struct dispatch_fact {
 struct routing_fact {
     int step, microbatch, unit, first_sequence /* due, of the step */;
     int64_t tokens;
+    const int32_t *positions;               /* [tokens]: of each in its sequence, where context parallelism splits those; NULL: in order */
     int experts, top_k, cells;
     const int64_t *cell_first;              /* [cells + 1]: tokens */
     const int64_t *load;                    /* [experts]: own rows that an expert computed, wherever it is */

@@ -14,7 +14,7 @@ static enum format storage_of(const struct program *p)
 
 static int64_t rows_of(const struct program *p)
 {
-    return (int64_t)layout_sequences_per_microbatch(p->run->config) * p->run->config->model.seq;
+    return (int64_t)layout_sequences_per_microbatch(p->run->config) * p->seq;
 }
 
 /* Those of them that this rank has between tensor-parallel parts. */
@@ -62,15 +62,17 @@ void record_sketches(struct program *p, int microbatch, int unit, enum sketch_ki
 {
     const struct run_config *config = p->run->config;
     int per = layout_sequences_per_microbatch(config);
-    size_t count = (size_t)program_slice_seq(p) * (size_t)config->model.dim, all = (size_t)config->model.seq * (size_t)config->model.dim;
+    size_t rows = (size_t)program_slice_seq(p), row = (size_t)config->model.dim, all = (size_t)config->model.seq * row;
     size_t bytes = format_storage_bytes(activations.storage);
+    const int32_t *positions = p->microbatches[microbatch].slice_positions;
     struct arena_mark mark = arena_mark(p->scratch);
-    char *whole = count < all ? arena_zalloc(p->scratch, all * bytes) : NULL; /* a slice where it stands, zeros elsewhere */
+    char *whole = rows * row < all || p->context_layout ? arena_zalloc(p->scratch, all * bytes) : NULL; /* a slice where it stands, zeros elsewhere */
     for (int i = 0; i < per; i++) {
         struct sketch_fact fact = {.step = p->step, .microbatch = microbatch, .unit = unit, .kind = kind, .finite = true};
-        fact.sequence = (p->data_rank * config->layout.microbatches + microbatch) * per + i;
-        const char *data = (const char *)activations.data + (size_t)i * count * bytes;
-        if (whole) memcpy(whole + (size_t)p->record->tp * count * bytes, data, count * bytes);
+        fact.sequence = layout_first_sequence(config, p->data_rank, microbatch) + i;
+        const char *data = (const char *)activations.data + (size_t)i * rows * row * bytes;
+        if (whole && i > 0) memset(whole, 0, all * bytes);
+        for (size_t t = 0; whole && t < rows; t++) memcpy(whole + (size_t)positions[(size_t)i * rows + t] * row * bytes, data + t * row * bytes, row * bytes);
         p->run->ops->vector_sketch(fact.value, whole ? whole : data, all);
         fact.finite = fact.value[4] - fact.value[4] == 0;
         record_push(p->record, sketches, fact);
@@ -84,11 +86,14 @@ void record_rows(struct program *p, int microbatch, int unit, const struct site 
     int per = layout_sequences_per_microbatch(config), seq = (int)(rows.shape[0] / per);
     size_t row_bytes = (size_t)(rows.shape[1] * format_storage_bytes(rows.storage)), row = (size_t)rows.shape[1];
     for (int i = 0; i < per; i++) {
-        struct rows_fact fact = {.step = p->step, .unit = unit, .part = part, .site = site, .tp = p->record->tp, .count = seq};
-        fact.first = seq < config->model.seq ? seq * p->record->tp : 0;
+        struct rows_fact fact = {.step = p->step, .unit = unit, .part = part, .site = site, .cp = p->record->cp, .tp = p->record->tp, .count = seq};
+        const struct microbatch *mb = &p->microbatches[microbatch];
+        bool sliced = seq < p->seq;
+        fact.first = sliced ? seq * p->record->tp : 0;
+        if (p->context_layout) fact.positions = (sliced ? mb->slice_positions : mb->positions) + (int64_t)i * seq;
         const char *data = (const char *)rows.data + (size_t)i * (size_t)seq * row_bytes;
         uint64_t *checksums = arena_alloc(p->record->arena, (size_t)seq * sizeof *checksums);
-        fact.sequence = (p->data_rank * config->layout.microbatches + microbatch) * per + i;
+        fact.sequence = layout_first_sequence(config, p->data_rank, microbatch) + i;
         for (int t = 0; t < seq; t++) checksums[t] = p->run->ops->vector_checksum(data + (size_t)t * row_bytes, row);
         fact.row = checksums;
         p->run->ops->vector_sketch(fact.value, data, (size_t)seq * row);
@@ -103,13 +108,14 @@ void record_rows(struct program *p, int microbatch, int unit, const struct site 
 static struct layer_context layer_context(struct program *p, struct microbatch *mb)
 {
     const struct run_config *config = p->run->config;
-    return (struct layer_context){.model = &config->model, .ops = p->run->ops, .precision = &config->precision, .seq = config->model.seq,
+    return (struct layer_context){.model = &config->model, .ops = p->run->ops, .precision = &config->precision, .seq = p->seq,
         .batch = layout_sequences_per_microbatch(config), .sequence_chunks = config->train.sequence_chunks, .positions = mb->positions,
-        .documents = config->model.document_mask ? mb->documents : NULL, .scratch = p->scratch,
-        .tp = config->layout.tp > 1 ? &p->tensor_parallel : NULL, .ep = layout_ep(&config->layout) > 1 || config->layout.etp > 1 ? &p->expert_parallel : NULL, .tensor_whole = config->layout.tensor_whole, .sequence_split = layout_slices_sequences(&config->layout), .plan = p->run->plan, .where = WHERE_NONE, .record = p->record, .watch = p->run->options->watch,
+        .turn_positions = mb->turn_positions, .cp = p->context_layout ? &p->context_parallel : NULL, .whole_seq = config->model.seq,
+        .whole_documents = mb->whole_documents, .documents = config->model.document_mask ? mb->documents : NULL, .scratch = p->scratch,
+        .tp = config->layout.tp > 1 ? &p->tensor_parallel : NULL, .ep = layout_ep(&config->layout) > 1 || config->layout.etp > 1 ? &p->expert_parallel : NULL, .tensor_whole = config->layout.tensor_whole, .sequence_split = layout_slices_sequences(&config->layout), .plan = p->run->plan, .where = WHERE_NONE, .record = p->record, .watch = p->run->options->watch, .numbers = &p->numbers,
         .recompute = recompute_within(&config->layout.recompute),
         .dropout = {.seed = config->seed, .step = p->step, .first_sequence = mb->first_sequence,
-                    .of_rank_0 = mb->first_sequence - (int64_t)p->data_rank * (config->train.global_batch / p->context.data_ranks),
+                    .of_rank_0 = mb->first_sequence - layout_first_sequence(config, p->data_rank, 0),
                     .sequences = config->train.global_batch, .note = recompute_note_draw, .owner = p}};
 }
 
@@ -129,6 +135,7 @@ static void enter_layer(struct program *p, struct layer_context *context, struct
     context->where = program_where(p, microbatch, unit->index);
     p->drawing.microbatch = microbatch;
     context->note = NULL;
+    context->tokens = p->microbatches[microbatch].tokens_of.group ? &p->microbatches[microbatch].tokens_of : NULL;
     if (!look || !p->run->options->look) return;
     *look = (struct look){p, microbatch, unit->index};
     context->note = look_inside;

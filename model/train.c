@@ -28,8 +28,8 @@ struct run_clock run_clock_now(void)
 
 static struct mesh make_mesh(const struct layout *layout)
 {
-    return (struct mesh){.axes = 4, .name = {"pp", "dp_replicate", "dp_shard", "tp"},
-                         .size = {layout->pp, layout->dp_replicate, layout->dp_shard, layout->tp}};
+    return (struct mesh){.axes = 5, .name = {"pp", "dp_replicate", "dp_shard", "cp", "tp"},
+                         .size = {layout->pp, layout->dp_replicate, layout->dp_shard, layout_cp(layout), layout->tp}};
 }
 
 static bool *frozen_params(const struct record *record);
@@ -50,9 +50,10 @@ static struct record *record_new(const struct run_config *config)
         rank->rank = r;
         rank->stage = mesh_coordinate(&record->mesh, r, "pp");
         rank->replicate = mesh_coordinate(&record->mesh, r, "dp_replicate");
-        rank->shard = mesh_coordinate(&record->mesh, r, "dp_shard");
+        rank->cp = mesh_coordinate(&record->mesh, r, "cp");
+        rank->shard = mesh_coordinate(&record->mesh, r, "dp_shard") * layout_cp(layout) + rank->cp;
         rank->tp = mesh_coordinate(&record->mesh, r, "tp");
-        rank->data_rank = (rank->replicate * layout->dp_shard + rank->shard) / layout_shards_alike(layout);
+        rank->data_rank = (rank->replicate * layout_shards(layout) + rank->shard) / layout_shards_alike(layout);
         rank->arena = arena_new("rank record", false);
     }
     return record;

@@ -18,6 +18,8 @@
 #include "sim/arena.h"
 
 struct rank_record;
+struct context_parallel;
+struct factor_numbers;
 
 /* ---- parameters: the list of each unit, in a fixed order ----
  * A layer's are those of its blocks, one block after the other (model/layers.def); a block numbers its own from 0. */
@@ -47,6 +49,13 @@ struct layer_saved;
 
 /* The ranks that share each layer's matrices between them; NULL where there is one. */
 struct tensor_parallel { struct communicator *communicator; struct group *group; };
+/* The ranks that have slices of the same sequences: over tp (sequence parallelism), cp, or both, tp innermost. */
+struct token_slices {
+    struct communicator *communicator; struct group *group;
+    int64_t seq;                          /* of a whole sequence */
+    const int64_t *rows;                  /* [members]: of each sequence */
+    const int32_t *const *positions;      /* [members]: [batch * rows] */
+};
 /* A rank's room for the map that all_gather sends: of the last use `rows` entries. */
 struct dispatch_map { double *entries; int64_t rows, room; };
 /* The ranks that share each layer's experts between them; NULL in a layer_context: each has all. Member i of `group` holds
@@ -88,11 +97,17 @@ struct layer_context {                    /* what is the same for all layers of 
     int sequence_chunks;                  /* of the head: train.sequence_chunks; 0, 1: one */
     const int32_t *positions;             /* [T] */
     const int32_t *documents;             /* [T], or NULL where the mask does not use them */
+    /* Context parallelism: batch, seq, positions and documents are of the rows that this rank has; attention meets the others. */
+    const struct context_parallel *cp;    /* NULL: all rows are here */
+    int64_t whole_seq;                    /* of the sequences; with cp alone */
+    const int32_t *whole_documents;       /* [batch, whole_seq] */
+    const int32_t *turn_positions;        /* [T]: as RoPE takes them; NULL: positions */
     const struct tensor_parallel *tp;
     unsigned tensor_whole;                /* of enum tensor_part: computed whole on every tp rank, as if there were one */
     const struct expert_parallel *ep;
     bool sequence_split;                  /* between tensor-parallel parts each tp rank has its run of every sequence's positions */
-    const struct tensor_parallel *slices; /* of a block that sees its slice alone (layers/moe.c): who has the others; NULL elsewhere */
+    bool is_slice;                        /* of a block that sees its slice alone (layers/moe.c) */
+    const struct token_slices *tokens;    /* of a router: who has the other tokens of its sequences; NULL: all are here */
     struct arena *scratch;                /* released before return */
     struct dropout_streams dropout;
     unsigned recompute;                   /* of enum recompute_part: what is not kept for the backward */
@@ -104,6 +119,7 @@ struct layer_context {                    /* what is the same for all layers of 
     /* Where the values inside a block are looked at: rows of [T, width] at a site; part: which of the site's several
      * tensors. NULL: nobody looks. */
     void (*note)(void *owner, const struct site *site, int part, struct tensor rows); void *note_owner;
+    const struct factor_numbers *numbers; /* of the run, for factors; may be NULL */
     const struct router_run *router;      /* of the layer that runs (model/routing.h); may be NULL */
 };
 

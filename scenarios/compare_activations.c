@@ -3,22 +3,46 @@
 
 #include "scenarios/compare.h"
 
-/* One sequence's tokens in the loss of the run that held it. */
-struct sequence_loss { const struct loss_fact *fact; int rank; const double *loss, *weight; };
+/* One sequence's tokens in the loss of the run that held it, by position; rank: the last stage's, with cp the first of several. */
+struct sequence_loss { const struct loss_fact *fact; int rank, data_rank; const double *loss, *weight; const uint16_t *members /* by position, of cp; NULL: there is one */; };
 
-static struct sequence_loss sequence_loss(const struct record *record, int step, int sequence)
+/* From the ranks that have its positions. */
+static bool put_together(const struct record *record, int step, const struct microbatch_place *place, double *loss, double *weight)
 {
     const struct layout *layout = &record->config.layout;
-    int per = layout_sequences_per_microbatch(&record->config), m = layout->microbatches,
-        seq = record->config.model.seq;
-    int data_rank = sequence / (per * m), microbatch = sequence / per % m;
-    const struct rank_record *rank = facts_rank(record, layout->pp - 1, data_rank);
-    struct sequence_loss found = {.fact = rank ? facts_loss(rank, step, microbatch) : NULL,
-                                  .rank = rank ? rank->rank : -1};
-    if (!found.fact || !facts_sample_is_due(record, step, data_rank, microbatch))
+    int per = layout_sequences_per_microbatch(&record->config);
+    for (int c = 0; c < layout_cp(layout); c++) {
+        const struct rank_record *rank = facts_rank(record, layout->pp - 1, place->data_rank + c);
+        const struct loss_fact *fact = rank ? facts_loss(rank, step, place->microbatch) : NULL;
+        if (!fact) return false;
+        int64_t rows = fact->token_count / per, first = place->row * rows;
+        for (int64_t t = 0; t < rows; t++) {
+            loss[fact->token_positions[first + t]] = fact->token_loss[first + t];
+            weight[fact->token_positions[first + t]] = fact->token_weight[first + t];
+        }
+    }
+    return true;
+}
+
+static struct sequence_loss sequence_loss(const struct record *record, int step, int sequence, struct arena *arena)
+{
+    const struct layout *layout = &record->config.layout;
+    struct microbatch_place place = facts_place_of(record, sequence);
+    size_t seq = (size_t)record->config.model.seq;
+    const struct rank_record *rank = facts_rank(record, layout->pp - 1, place.data_rank);
+    struct sequence_loss found = {.fact = rank ? facts_loss(rank, step, place.microbatch) : NULL,
+                                  .rank = rank ? rank->rank : -1, .data_rank = place.data_rank};
+    if (!found.fact || !facts_sample_is_due(record, step, place.data_rank, place.microbatch))
         return (struct sequence_loss){.rank = -1};
-    found.loss = found.fact->token_loss + (size_t)(sequence % per) * (size_t)seq;
-    found.weight = found.fact->token_weight + (size_t)(sequence % per) * (size_t)seq;
+    if (layout_cp(layout) > 1) {
+        double *loss = arena_zalloc(arena, seq * sizeof *loss), *weight = arena_zalloc(arena, seq * sizeof *weight);
+        found.loss = loss;
+        found.weight = weight;
+        found.members = record->members + ((size_t)step * (size_t)record->config.train.global_batch + (size_t)sequence) * seq;
+        return put_together(record, step, &place, loss, weight) ? found : (struct sequence_loss){.rank = -1};
+    }
+    found.loss = found.fact->token_loss + (size_t)place.row * seq;
+    found.weight = found.fact->token_weight + (size_t)place.row * seq;
     return found;
 }
 
@@ -54,6 +78,22 @@ static void compare_sketches(struct comparison *c, struct difference *d, struct 
     difference_set(c, d, difference == 0 ? 0 : sqrt(difference / 4) / norm, terms_count, 0);
 }
 
+/* Whose tokens differ most. */
+static int worst_rank(const struct comparison *c, const struct sequence_loss *a, const struct sequence_loss *b)
+{
+    const struct layout *layout = &c->parallel->config.layout;
+    double most = 0;
+    int worst = 0;
+    for (int m = 0; a->members && m < layout->cp; m++) {
+        double difference = 0;
+        for (int t = 0; t < c->parallel->config.model.seq; t++)
+            difference += a->members[t] == m ? (a->loss[t] - b->loss[t]) * (a->loss[t] - b->loss[t]) : 0;
+        if (difference > most) worst = m;
+        most = fmax(most, difference);
+    }
+    return worst == 0 ? a->rank : facts_rank(c->parallel, layout->pp - 1, a->data_rank + worst)->rank;
+}
+
 static void compare_token_losses(struct comparison *c, struct difference *d, const struct sequence_loss *a,
                                  const struct sequence_loss *b, double terms_count)
 {
@@ -63,7 +103,7 @@ static void compare_token_losses(struct comparison *c, struct difference *d, con
         product += a->loss[t] * b->loss[t];
         squares += b->loss[t] * b->loss[t];
     }
-    *d = (struct difference){.rank = a->rank, .ratio = product / squares};
+    *d = (struct difference){.rank = worst_rank(c, a, b), .ratio = product / squares};
     /* A token's loss is a difference of two logits: where the model knows the token, its rounding is theirs, of size 1
      * and not of the loss that is left. */
     double size = fmax(squares, c->parallel->config.model.seq);
@@ -72,8 +112,9 @@ static void compare_token_losses(struct comparison *c, struct difference *d, con
 
 static void compare_sequence(struct comparison *c, const struct sketch_table *standalone, int step, int sequence)
 {
-    struct sequence_loss a = sequence_loss(c->parallel, step, sequence),
-                         b = sequence_loss(c->standalone, step, sequence);
+    struct arena_mark mark = arena_mark(c->arena);
+    struct sequence_loss a = sequence_loss(c->parallel, step, sequence, c->arena),
+                         b = sequence_loss(c->standalone, step, sequence, c->arena);
     if (!a.fact || !b.fact) return;
     double factor = weight_ratio(c, &a, &b), grown = (double)c->parallel->config.model.dim * (step + 1) * (step + 1);
     for (int unit = 0; unit < c->units; unit++) {
@@ -89,6 +130,7 @@ static void compare_sequence(struct comparison *c, const struct sketch_table *st
     }
     size_t head = ((size_t)step * (size_t)c->units + (size_t)(c->units - 1)) * (size_t)c->sequences + (size_t)sequence;
     if (!c->forward[head].known) compare_token_losses(c, &c->forward[head], &a, &b, grown * c->units);
+    arena_release(c->arena, mark);
 }
 
 void compare_activations(struct comparison *c)

@@ -105,7 +105,7 @@ static void find_ratio(struct curve_diagnosis *d, const struct curve_runs *runs,
 {
     const struct layout *layout = &runs->setting.scenario->config.layout;
     double ratio = 1 + d->difference[channel][0], tolerance = fmax(2 * d->floor[channel][0], 1e-6);
-    struct ratio_sample sample = {.numbers = {.M = layout->microbatches, .D = layout_data_ranks(layout), .P = layout->pp, .T = layout->tp,
+    struct ratio_sample sample = {.numbers = {.M = layout->microbatches, .D = layout_data_ranks(layout), .P = layout->pp, .C = layout_cp(layout), .T = layout->tp,
                                               .D_shard = layout->dp_shard, .D_replicate = layout->dp_replicate},
                                   .value = ratio};
     if (fabs(d->difference[channel][0]) <= d->floor[channel][0]) snprintf(d->ratio[channel], sizeof d->ratio[channel], "1");

@@ -59,13 +59,12 @@ static double inputs_agree_to(const struct evidence *e, const struct diagnosis_g
     const struct place *place = &group->first->place;
     if (!strcmp(group->first->check, "batch-cut") || !strcmp(group->first->check, "influence")) return 0; /* found at the first bit */
     if (!c || group->step < 0) return NAN;
-    int step = group->step, per = layout_sequences_per_microbatch(e->config), M = e->config->layout.microbatches;
+    int step = group->step;
     if (group->site == &site_layer_forward || group->site == &site_layer_backward) {
         int sequence =
             place->rank < 0
                 ? 0
-                : (e->parallel->rank[place->rank].data_rank * M + (place->microbatch < 0 ? 0 : place->microbatch)) *
-                      per;
+                : layout_first_sequence(e->config, e->parallel->rank[place->rank].data_rank, place->microbatch < 0 ? 0 : place->microbatch);
         return oracle_inputs_error(c, step, place->unit, sequence, group->site == &site_layer_backward);
     }
     int order = model_site_order(group->site);

@@ -37,6 +37,10 @@ static const struct words table[] = {
      "look at how the data loaders of first and last stage are seeded and advanced"},
     {"data.sample", NULL, "{Ranks} read{s} other sequences than are due to {their} data rank and micro-batch: {first}",
      "look at the index that the sampler computes from step, data rank and micro-batch"},
+    {"cp.labels", NULL, "{Ranks} shift{s} labels within {their} part of each sequence, so that targets at its seams are lost: {first}",
+     "look at whether labels are shifted before sequences are split over context-parallel ranks: the target at a seam is on another rank"},
+    {"cp.position", NULL, "{Ranks} turn{s} queries and keys by positions counted from the start of {their} own part of the sequence: {first}",
+     "look at what RoPE gets: positions of the whole sequence, as the layout has them, not 0, 1, 2, ... on every context-parallel rank"},
     {"labels", NULL, "{Ranks} train{s} on other targets than the tokens that come next in step {step}: {first}",
      "look at who shifts the labels: the data loader or the loss, but not both"},
     {"fsdp.no_decay", NULL, "{Ranks} decay{s} parameters that weight decay is to leave out, since sharding lost the tag: {first}",
@@ -505,7 +509,7 @@ static void say_ratio(const struct evidence *evidence, const char *form, double 
     const struct {
         const char *letter;
         double value;
-    } letters[] = {{"M", n.M}, {"D", n.D}, {"P", n.P}, {"T", n.T}, {"E", n.E}, {"D_shard", n.D_shard}, {"D_replicate", n.D_replicate},
+    } letters[] = {{"M", n.M}, {"D", n.D}, {"P", n.P}, {"T", n.T}, {"C", n.C}, {"E", n.E}, {"D_shard", n.D_shard}, {"D_replicate", n.D_replicate},
                    {"N", n.N}, {"N_all", n.N_all}, {"N_unshifted", n.N_unshifted}};
     size_t used = (size_t)snprintf(text, size, "%s", form);
     bool open = false;

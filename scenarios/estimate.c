@@ -48,7 +48,7 @@ static void add_run(const struct run_config *config, const struct layout *layout
 {
     const struct model_config *m = &config->model;
     double width = (double)format_storage_bytes(run_storage(config)), count = ret->parameters, steps = config->train.steps;
-    double data_ranks = (double)layout->dp_replicate * layout->dp_shard, microbatches = layout->microbatches, units = m->layers + 2.0;
+    double data_ranks = (double)layout->dp_replicate * layout_shards(layout), microbatches = layout->microbatches, units = m->layers + 2.0;
     double tokens = (double)config->train.global_batch * m->seq, tokens_here = tokens / (layout_data_ranks(layout) * microbatches);
     double copies = layout->zero == ZERO_3 ? layout->dp_replicate : data_ranks;
     double in_flight = layout->pp < layout->microbatches ? layout->pp : microbatches;

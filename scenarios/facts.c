@@ -1,6 +1,7 @@
 /* facts: look-ups. Records of one rank are in the order of its program, so the first match is the fact. */
 #include "scenarios/facts.h"
 
+#include "model/context/context.h"
 #include "model/params.h"
 
 #include <math.h>
@@ -206,7 +207,7 @@ double facts_auxiliary(const struct record *record, int step)
             for (int c = 0; fact->step == step && fact->aux && c < fact->cells; c++) sum += fact->aux[c] + fact->z[c];
         }
     }
-    return sum / (cut.data_ranks * cut.microbatches);
+    return sum / (cut.data_ranks / loss_cut_cp(&cut) * cut.microbatches);
 }
 
 double facts_divisor_due(const struct run_config *config)
@@ -282,7 +283,7 @@ struct factor_numbers facts_numbers(const struct record *record, int data_rank, 
     struct factor_numbers numbers = {.M = layout->microbatches,
                                      .D = layout_data_ranks(layout),
                                      .P = layout->pp,
-                                     .C = 1,
+                                     .C = layout_cp(layout),
                                      .T = layout->tp,
                                      .E = layout_ep(layout),
                                      .A = facts_divisor_due(&record->config),
@@ -382,11 +383,38 @@ bool facts_was_scaled(const struct rank_record *rank, const struct site *site, i
     return find_factor(rank, site, step, unit) != NULL;
 }
 
+struct microbatch_place facts_place_of(const struct record *record, int sequence)
+{
+    const struct layout *layout = &record->config.layout;
+    int per = layout_sequences_per_microbatch(&record->config);
+    return (struct microbatch_place){sequence / (per * layout->microbatches) * layout_cp(layout), sequence / per % layout->microbatches, sequence % per};
+}
+
+int64_t facts_rows_due(const struct run_config *config, int cp)
+{
+    const struct layout *layout = &config->layout;
+    if (layout_cp(layout) == 1) return config->model.seq;
+    return context_layout_rows(context_layout_find(layout->context.layout), config->model.seq, layout->cp, cp);
+}
+
+int64_t facts_positions_due(const struct record *record, const struct rank_record *rank, int64_t sequence, bool slice, int32_t *ret)
+{
+    const struct layout *layout = &record->config.layout;
+    int32_t seq = record->config.model.seq;
+    int64_t count = 0;
+    for (int32_t t = 0; t < seq; t++) {
+        if (layout_cp(layout) == 1 || record->members[sequence * seq + t] == rank->cp) ret[count++] = t;
+    }
+    if (!slice || !layout_slices_sequences(layout)) return count;
+    count /= layout->tp;
+    memmove(ret, ret + count * rank->tp, (size_t)count * sizeof *ret);
+    return count;
+}
+
 int64_t facts_sequence_due(const struct record *record, const struct rank_record *rank, const struct sample_fact *fact)
 {
     const struct run_config *config = &record->config;
-    int64_t micro_batch = (int64_t)rank->data_rank * config->layout.microbatches + fact->microbatch;
-    return (int64_t)fact->step * config->train.global_batch + micro_batch * layout_sequences_per_microbatch(config);
+    return (int64_t)fact->step * config->train.global_batch + layout_first_sequence(config, rank->data_rank, fact->microbatch);
 }
 
 static bool sample_is_due(const struct record *record, const struct rank_record *rank, const struct sample_fact *fact)
@@ -400,8 +428,9 @@ static bool sample_is_due(const struct record *record, const struct rank_record 
 
 bool facts_sample_is_due(const struct record *record, int step, int data_rank, int microbatch)
 {
+    int cp = layout_cp(&record->config.layout);
     for (int r = 0; r < record->ranks; r++) {
-        if (record->rank[r].data_rank != data_rank) continue;
+        if (record->rank[r].data_rank / cp != data_rank / cp) continue; /* what one of them reads, attention brings to the others */
         const struct sample_fact *fact = facts_sample(&record->rank[r], step, microbatch);
         if (fact && !sample_is_due(record, &record->rank[r], fact)) return false;
     }
@@ -424,12 +453,18 @@ static void add_slice(struct sketch_entry *entry, const struct sketch_fact *slic
     entry->fact = sum;
 }
 
+/* Has it another part of its sequences than the first of their ranks? */
+static bool is_slice(const struct record *record, const struct rank_record *rank)
+{
+    bool sliced = layout_slices_sequences(&record->config.layout);
+    return (sliced && rank->tp > 0) || (rank->cp > 0 && (sliced || rank->tp == 0));
+}
+
 struct sketch_table sketch_table_new(const struct record *record, struct arena *arena)
 {
     struct sketch_table table = {record->config.train.steps, record->config.train.global_batch,
                                  unit_count(&record->config.model), NULL};
     size_t count = (size_t)table.steps * (size_t)table.sequences * (size_t)table.units * 4;
-    bool sliced = layout_slices_sequences(&record->config.layout);
     table.entries = arena_zalloc(arena, count * sizeof *table.entries);
     for (int r = 0; r < record->ranks; r++) {
         for (int i = 0; i < record->rank[r].sketches.count; i++) {
@@ -438,7 +473,7 @@ struct sketch_table sketch_table_new(const struct record *record, struct arena *
             struct sketch_entry *entry =
                 &table.entries[sketch_index(&table, fact->step, fact->sequence, fact->unit, fact->kind)];
             if (!entry->fact) *entry = (struct sketch_entry){fact, r};
-            else if (sliced && record->rank[r].tp > 0) add_slice(entry, fact, arena);
+            else if (is_slice(record, &record->rank[r])) add_slice(entry, fact, arena);
         }
     }
     return table;
@@ -458,12 +493,15 @@ bool facts_targets_are_due(const struct sample_fact *fact, const struct data *da
 {
     struct hash hash;
     uint64_t digest[2];
-    size_t row = (size_t)data->seq * sizeof *data->targets; /* hashed as one piece, as the rank does */
-    char *targets = memory_alloc((size_t)fact->count * row);
+    size_t rows = (size_t)fact->rows, row = rows * sizeof *data->targets; /* hashed as one piece, as the rank does */
+    int32_t *targets = memory_alloc((size_t)fact->count * row + 1);
     bool there = true;
     for (int i = 0; i < fact->count && there; i++) {
         there = fact->sequences[i] >= 0 && fact->sequences[i] < data->sequences;
-        if (there) memcpy(targets + (size_t)i * row, data->targets + fact->sequences[i] * data->seq, row);
+        for (size_t t = 0; t < rows && there; t++) {
+            size_t at = (size_t)i * rows + t;
+            targets[at] = data->targets[fact->sequences[i] * data->seq + (fact->positions ? fact->positions[at] : (int32_t)t)];
+        }
     }
     hash_init(&hash);
     if (there) hash_bytes(&hash, targets, (size_t)fact->count * row);

@@ -82,11 +82,19 @@ double facts_auxiliary(const struct record *record, int step);
 bool facts_was_reduced(const struct rank_record *rank, int step, int unit);
 /* Was each of these reductions divided by what is due? */
 bool facts_divisors_are_due(const struct record *record, const struct rank_record *rank, int step, int unit);
-/* Were the sequences of this micro-batch those that are due, wherever they were read? */
+/* The micro-batch that holds a sequence of a step, and the first of the data ranks (with cp: of several) that hold it between them. */
+struct microbatch_place { int data_rank, microbatch, row /* which of its sequences */; };
+struct microbatch_place facts_place_of(const struct record *record, int sequence);
+/* Rows of each sequence that a cp rank has. */
+int64_t facts_rows_due(const struct run_config *config, int cp);
+/* Positions of a sequence (counted over all steps) that are due to a rank, ascending, into ret [seq]; slice: to its slice over tp,
+ * where there is one. Returns how many. From the data. */
+int64_t facts_positions_due(const struct record *record, const struct rank_record *rank, int64_t sequence, bool slice, int32_t *ret);
 /* The first sequence that a micro-batch's rank must read, by the layout alone. */
 int64_t facts_sequence_due(const struct record *record, const struct rank_record *rank, const struct sample_fact *fact);
 /* Are the targets of the rows that were drawn the data's? Rows that are not in the data say nothing. */
 bool facts_targets_are_due(const struct sample_fact *fact, const struct data *data);
+/* Were the sequences of this micro-batch those that are due, wherever they were read? */
 bool facts_sample_is_due(const struct record *record, int step, int data_rank, int microbatch);
 
 /* ---- sketches by (step, sequence, unit, kind) ---- */

@@ -225,7 +225,7 @@ struct factor_numbers fault_numbers(const struct layout *layout, double of_data)
 {
     double data_ranks = layout_data_ranks(layout);
     return (struct factor_numbers){
-        .M = layout->microbatches, .D = data_ranks, .P = layout->pp, .C = 1, .T = layout->tp, .E = layout_ep(layout),
+        .M = layout->microbatches, .D = data_ranks, .P = layout->pp, .C = layout_cp(layout), .T = layout->tp, .E = layout_ep(layout),
         .A = layout->reduce_op == FSDP_REDUCE_AVG ? data_ranks : 1,
         .N = of_data, .N_all = of_data, .N_unshifted = of_data, .n = of_data, .n_rank = of_data,
         .n_rank_unshifted = of_data, .D_shard = layout->dp_shard, .D_replicate = layout->dp_replicate,

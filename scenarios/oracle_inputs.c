@@ -21,15 +21,14 @@ static bool arrived(const struct comparison *c, int step, int sequence, int unit
 
 static bool versions_agree(const struct comparison *c, int step, int unit, int sequence)
 {
-    int per = layout_sequences_per_microbatch(&c->parallel->config), M = c->parallel->config.layout.microbatches;
+    struct microbatch_place place = facts_place_of(c->parallel, sequence);
     const struct rank_record *rank =
-        facts_rank(c->parallel, layout_stage_of_unit(&c->parallel->config.layout, &c->parallel->config.model, unit),
-                   sequence / (per * M));
+        facts_rank(c->parallel, layout_stage_of_unit(&c->parallel->config.layout, &c->parallel->config.model, unit), place.data_rank);
     for (int i = 0; rank && i < rank->versions.count; i++) {
         const struct version_fact *fact = &rank->versions.items[i];
         bool here =
             unit_boundary(&c->parallel->config.model, fact->unit) == unit || (unit == c->units - 1 && fact->unit == 0 && c->parallel->config.model.tie_embeddings);
-        if (!here || fact->step != step || fact->microbatch != sequence / per % M) continue;
+        if (!here || fact->step != step || fact->microbatch != place.microbatch) continue;
         if (fact->version_min != step || fact->version_max != step) return false;
         if (fact->shards != fact->shards_due) return false;
     }
@@ -88,8 +87,8 @@ bool oracle_gradient_inputs_agree(const struct comparison *c, const struct unit_
     if (!weights_agree(c, step, unit) || !sums_agree(values, step, unit)) return false;
     unit = unit_boundary(&c->parallel->config.model, unit);
     for (int sequence = 0; sequence < c->sequences; sequence++) {
-        int per = layout_sequences_per_microbatch(&c->parallel->config), M = c->parallel->config.layout.microbatches;
-        if (!facts_sample_is_due(c->parallel, step, sequence / (per * M), sequence / per % M)) return false;
+        struct microbatch_place place = facts_place_of(c->parallel, sequence);
+        if (!facts_sample_is_due(c->parallel, step, place.data_rank, place.microbatch)) return false;
         if (is_wrong(comparison_forward(c, step, unit, sequence)) ||
             is_wrong(comparison_backward(c, step, unit, sequence)))
             return false;

@@ -21,10 +21,11 @@ enum letter {
     LETTER_D_REPLICATE,
     LETTER_E,
     LETTER_T,
+    LETTER_C,
     LETTERS
 };
-static const char *const letter_names[LETTERS] = {"N", "N_all", "N_unshifted", "n", "n_rank", "M", "D", "P", "D_shard", "D_replicate", "E", "T"};
-static const int letter_rank[LETTERS] = {6, 8, 7, 4, 5, 1, 2, 3, 9, 10, 11, 12}; /* preference where forms have equally many letters */
+static const char *const letter_names[LETTERS] = {"N", "N_all", "N_unshifted", "n", "n_rank", "M", "D", "P", "D_shard", "D_replicate", "E", "T", "C"};
+static const int letter_rank[LETTERS] = {6, 8, 7, 4, 5, 1, 2, 3, 9, 10, 11, 12, 13}; /* preference where forms have equally many letters */
 
 struct monomial { int exponent[LETTERS]; int sign; };
 
@@ -43,6 +44,7 @@ static double letter_value(const struct factor_numbers *numbers, enum letter let
     case LETTER_D_REPLICATE: return numbers->D_replicate;
     case LETTER_E: return numbers->E;
     case LETTER_T: return numbers->T;
+    case LETTER_C: return numbers->C;
     default: ASSERT(!"no such letter"); return NAN;
     }
 }

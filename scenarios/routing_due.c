@@ -10,43 +10,64 @@
 #include "model/data.h"
 #include "scenarios/facts.h"
 
+/* Tokens of each sequence that a fact has. */
+static int64_t rows_of(const struct record *record, const struct rank_record *rank)
+{
+    const struct layout *layout = &record->config.layout;
+    return facts_rows_due(&record->config, rank->cp) / (layout_slices_sequences(layout) ? layout->tp : 1);
+}
+
+static bool is_cut(const struct record *record)
+{
+    return layout_slices_sequences(&record->config.layout) || layout_cp(&record->config.layout) > 1;
+}
+
 int64_t routing_token(const struct record *record, const struct rank_record *rank, const struct routing_fact *fact, int64_t token)
 {
-    int64_t seq = record->config.model.seq, own = layout_slices_sequences(&record->config.layout) ? seq / record->config.layout.tp : seq;
-    return (fact->first_sequence + token / own) * seq + (own < seq ? own * rank->tp : 0) + token % own;
+    int64_t seq = record->config.model.seq, own = rows_of(record, rank);
+    int64_t position = fact->positions ? fact->positions[token] : (own < seq ? own * rank->tp : 0) + token % own;
+    return (fact->first_sequence + token / own) * seq + position;
+}
+
+int64_t routing_sequence(const struct record *record, const struct rank_record *rank, const struct routing_fact *fact, int64_t token)
+{
+    return fact->first_sequence + token / rows_of(record, rank);
 }
 
 /* [tokens] of a fact, from those of its step. */
 static const bool *padding_of(const struct record *record, const struct rank_record *rank, const struct routing_fact *fact, const bool *step, struct arena *arena)
 {
-    if (!layout_slices_sequences(&record->config.layout)) return step + fact->first_sequence * record->config.model.seq;
+    if (!is_cut(record)) return step + fact->first_sequence * record->config.model.seq;
     bool *own = arena_alloc(arena, (size_t)fact->tokens + 1);
     for (int64_t t = 0; t < fact->tokens; t++) own[t] = step[routing_token(record, rank, fact, t)];
     return own;
 }
 
-static const struct routing_fact *same_fact(const struct record *record, const struct rank_record *rank, const struct routing_fact *fact, int tp)
+/* Of the ranks that have the same sequences. */
+struct slice { const struct rank_record *rank; const struct routing_fact *fact; };
+
+static struct slice same_fact(const struct record *record, const struct rank_record *rank, const struct routing_fact *fact, int cp, int tp)
 {
     for (int r = 0; r < record->ranks; r++) {
         const struct rank_record *other = &record->rank[r];
-        if (other->stage != rank->stage || other->data_rank != rank->data_rank || other->shard != rank->shard || other->replicate != rank->replicate || other->tp != tp) continue;
+        if (other->stage != rank->stage || other->shard - other->cp != rank->shard - rank->cp || other->replicate != rank->replicate || other->cp != cp || other->tp != tp) continue;
         for (int i = 0; i < other->routings.count; i++) {
             const struct routing_fact *like = &other->routings.items[i];
-            if (like->step == fact->step && like->microbatch == fact->microbatch && like->unit == fact->unit) return like;
+            if (like->step == fact->step && like->microbatch == fact->microbatch && like->unit == fact->unit) return (struct slice){other, like};
         }
     }
-    return NULL;
+    return (struct slice){0};
 }
 
-/* Rows of `width` numbers a token, from each slice's to the whole's. */
-static void *put_together(const struct record *record, const struct routing_fact *const *slices, size_t row, const void *(*of)(const struct routing_fact *), struct arena *arena)
+/* Rows of a token each, from each slice's to the whole's. */
+static void *put_together(const struct record *record, const struct slice *slices, int count, int64_t tokens, size_t row, const void *(*of)(const struct routing_fact *), struct arena *arena)
 {
-    int tp = record->config.layout.tp;
-    int64_t own = record->config.model.seq / tp, tokens = slices[0]->tokens;
-    char *whole = arena_alloc(arena, (size_t)(tokens * tp) * row + 1);
-    for (int m = 0; m < tp; m++) {
-        for (int64_t t = 0; t < tokens; t++)
-            memcpy(whole + (size_t)((t / own * tp + m) * own + t % own) * row, (const char *)of(slices[m]) + (size_t)t * row, row);
+    char *whole = arena_alloc(arena, (size_t)tokens * row + 1);
+    for (int m = 0; m < count; m++) {
+        const struct routing_fact *fact = slices[m].fact;
+        int64_t first = fact->first_sequence * record->config.model.seq;
+        for (int64_t t = 0; t < fact->tokens; t++)
+            memcpy(whole + (size_t)(routing_token(record, slices[m].rank, fact, t) - first) * row, (const char *)of(fact) + (size_t)t * row, row);
     }
     return whole;
 }
@@ -59,32 +80,37 @@ static const void *weight_of(const struct routing_fact *fact) { return fact->wei
 
 static const struct routing_fact *whole_of(const struct record *record, const struct rank_record *rank, const struct routing_fact *fact, struct arena *arena)
 {
-    int tp = record->config.layout.tp;
+    const struct layout *layout = &record->config.layout;
+    int cp = layout_cp(layout), tp = layout_slices_sequences(layout) ? layout->tp : 1, count = cp * tp;
     size_t experts = (size_t)fact->experts, top_k = (size_t)fact->top_k;
-    if (!layout_slices_sequences(&record->config.layout)) return fact;
-    if (rank->tp != 0) return NULL;
-    const struct routing_fact **slices = arena_alloc(arena, (size_t)tp * sizeof *slices);
-    for (int m = 0; m < tp; m++) {
-        slices[m] = same_fact(record, rank, fact, m);
-        if (!slices[m] || !slices[m]->whole || slices[m]->tokens != fact->tokens) return NULL;
+    int64_t tokens = 0, seq = record->config.model.seq;
+    if (!is_cut(record)) return fact;
+    if (rank->cp != 0 || (tp > 1 && rank->tp != 0)) return NULL;
+    struct slice *slices = arena_alloc(arena, (size_t)count * sizeof *slices);
+    for (int m = 0; m < count; m++) {
+        slices[m] = same_fact(record, rank, fact, m / tp, tp > 1 ? m % tp : rank->tp);
+        if (!slices[m].fact || !slices[m].fact->whole) return NULL;
+        tokens += slices[m].fact->tokens;
     }
+    if (tokens % seq != 0) return NULL;
     struct routing_fact *whole = arena_alloc(arena, sizeof *whole);
     *whole = *fact;
-    whole->tokens *= tp;
-    int64_t *cell_first = arena_alloc(arena, (size_t)(fact->cells + 1) * sizeof *cell_first);
-    for (int c = 0; c <= fact->cells; c++) cell_first[c] = fact->cell_first[c] * tp;
+    whole->tokens = tokens;
+    whole->positions = NULL;
+    int64_t *cell_first = arena_alloc(arena, (size_t)(fact->cells + 1) * sizeof *cell_first), own = rows_of(record, rank);
+    for (int c = 0; c <= fact->cells; c++) cell_first[c] = fact->cell_first[c] / own * seq;
     whole->cell_first = cell_first;
-    whole->logits = put_together(record, slices, experts * sizeof(double), logits_of, arena);
-    whole->score = put_together(record, slices, experts * sizeof(double), score_of, arena);
-    whole->chosen = put_together(record, slices, top_k * sizeof(int32_t), chosen_of, arena);
-    whole->kept = put_together(record, slices, top_k, kept_of, arena);
-    whole->weight = put_together(record, slices, top_k * sizeof(double), weight_of, arena);
+    whole->logits = put_together(record, slices, count, tokens, experts * sizeof(double), logits_of, arena);
+    whole->score = put_together(record, slices, count, tokens, experts * sizeof(double), score_of, arena);
+    whole->chosen = put_together(record, slices, count, tokens, top_k * sizeof(int32_t), chosen_of, arena);
+    whole->kept = put_together(record, slices, count, tokens, top_k, kept_of, arena);
+    whole->weight = put_together(record, slices, count, tokens, top_k * sizeof(double), weight_of, arena);
     if (!fact->aux) return whole;
     double *aux = arena_zalloc(arena, (size_t)fact->cells * sizeof *aux), *z = arena_zalloc(arena, (size_t)fact->cells * sizeof *z);
-    for (int m = 0; m < tp; m++) {
+    for (int m = 0; m < count; m++) {
         for (int c = 0; c < fact->cells; c++) {
-            aux[c] += slices[m]->aux[c];
-            z[c] += slices[m]->z[c];
+            aux[c] += slices[m].fact->aux[c];
+            z[c] += slices[m].fact->z[c];
         }
     }
     whole->aux = aux;

@@ -9,11 +9,13 @@
 typedef void routing_visit(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact,
                            const bool *padding);
 void routing_each(const struct evidence *e, struct check_output *output, routing_visit *visit);
-/* The same of whole micro-batches: with sequence parallelism the facts of all slices put together, in the order of sequences, on the
- * first tp rank, where all are noted whole: tokens, cells, logits, scores, choices, room, weights, and the sums of auxiliary losses. */
+/* The same of whole micro-batches: with sequence or context parallelism the facts of all slices put together, in the order of sequences, on the
+ * first of their ranks, where all are noted whole: tokens, cells, logits, scores, choices, room, weights, and the sums of auxiliary losses. */
 void routing_each_whole(const struct evidence *e, struct check_output *output, routing_visit *visit);
 /* Which of its run's tokens, counted over the step, a fact's token is. */
 int64_t routing_token(const struct record *record, const struct rank_record *rank, const struct routing_fact *fact, int64_t token);
+/* Which of its step's sequences it is in. */
+int64_t routing_sequence(const struct record *record, const struct rank_record *rank, const struct routing_fact *fact, int64_t token);
 
 /* Is there anything noted of tokens? There may be routers, and not a fact that had room in the record. */
 bool routing_is_noted(const struct record *record);

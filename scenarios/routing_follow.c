@@ -40,7 +40,7 @@ struct work { double *keys; int32_t *top; };
 /* Capacity is a cell's: where its tokens lie on several ranks, no fact alone says who has room (check routing puts them together). */
 static bool room_is_here(const struct record *record)
 {
-    return !layout_slices_sequences(&record->config.layout);
+    return !layout_slices_sequences(&record->config.layout) && layout_cp(&record->config.layout) == 1;
 }
 
 /* Are those kept whom the declared rule keeps? */

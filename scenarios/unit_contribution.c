@@ -197,7 +197,7 @@ static bool scattered_is_right(const struct record *record, const struct rank_re
 {
     const struct layout *layout = &record->config.layout;
     const struct scale_fact *scale = facts_scale(rank, step);
-    int S = layout->dp_shard / layout_shards_alike(layout), M = layout->microbatches, D = layout_data_ranks(layout), copies = facts_copies_due(&record->config, unit);
+    int S = layout_shards(layout) / layout_shards_alike(layout), M = layout->microbatches, D = layout_data_ranks(layout), copies = facts_copies_due(&record->config, unit);
     double divisor = facts_unit_divisor_due(&record->config, unit) / (scale ? scale->scale : 1);
     for (int i = 0; i < rank->gradients.count; i++) {
         const struct gradient_fact *fact = &rank->gradients.items[i];

@@ -109,7 +109,7 @@ double unit_values_sum_limit(const struct record *record)
      * root of the additions. */
     const struct layout *layout = &record->config.layout;
     double narrow = facts_reduction_roundoff(&record->config), storage = facts_storage_roundoff(&record->config);
-    double additions = layout->dp_replicate * layout->dp_shard * (layout->sync == SYNC_EACH_MICROBATCH ? layout->microbatches : 1) + 2;
+    double additions = layout->dp_replicate * layout_shards(layout) * (layout->sync == SYNC_EACH_MICROBATCH ? layout->microbatches : 1) + 2;
     return fmax(64 * storage, narrow > storage ? 4 * narrow * sqrt(additions) : 0);
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "model/attention_run.h"
+#include "model/context/context.h"
 #include "model/data.h"
 #include "model/record.h"
 #include "model/train.h"
@@ -153,11 +154,13 @@ static bool check_heads(struct reader *reader, const struct draft *draft, struct
 
 static bool check_ranks(struct reader *reader, const struct layout *l)
 {
-    int64_t ranks = (int64_t)l->pp * l->dp_replicate * l->dp_shard * layout_cp(l) * l->tp;
+    int64_t ranks = (int64_t)l->pp * l->dp_replicate * l->dp_shard * l->tp * l->cp;
+    char cp[32] = "";
     if (ranks <= RANKS_MAX) return true;
+    if (l->cp > 1) snprintf(cp, sizeof cp, " x cp %d", l->cp);
     return reader_fail_among(reader, BLAME("parallel.dp_shard", "parallel.dp_replicate", "parallel.cp", "parallel.pp"),
-                             "pp %d x dp_replicate %d x dp_shard %d x cp %d x tp %d = %lld ranks; at most %d are allowed", l->pp,
-                             l->dp_replicate, l->dp_shard, layout_cp(l), l->tp, (long long)ranks, RANKS_MAX);
+                             "pp %d x dp_replicate %d x dp_shard %d%s x tp %d = %lld ranks; at most %d are allowed", l->pp,
+                             l->dp_replicate, l->dp_shard, cp, l->tp, (long long)ranks, RANKS_MAX);
 }
 
 /* Tensor parallelism splits heads, hidden widths and the vocabulary, none of them unevenly. */
@@ -213,7 +216,7 @@ static bool check_sequence_parallel(struct reader *reader, const struct model_co
 {
     char list[LIST_TEXT];
     if (!layout_slices_sequences(l)) return true;
-    if (m->seq % l->tp != 0) {
+    if (l->cp == 1 && m->seq % l->tp != 0) {
         return reader_fail_among(reader, BLAME("model.seq", "parallel.sequence_parallel", "parallel.tp"),
                                  "sequences of %d tokens do not split into slices for tp %d: %d / %d = %.2f; nearest seq: %s, or sequence_parallel false", m->seq,
                                  l->tp, m->seq, l->tp, (double)m->seq / l->tp, multiples(m->seq, l->tp, list));
@@ -226,6 +229,61 @@ static bool check_sequence_parallel(struct reader *reader, const struct model_co
            reader_fail_among(reader, BLAME("parallel.ep", "parallel.experts.over_tp", "parallel.sequence_parallel"),
                              "ep %d over tp %d gives tp ranks with different tokens the same experts: %d / %d = %.2f; allowed with sequence_parallel: a multiple of tp, or over_tp false",
                              l->ep, l->tp, l->ep, l->tp, (double)l->ep / l->tp);
+}
+
+/* ---- context parallelism ---- */
+
+/* usp: heads are split over as many ranks as divide both cp and the keys' heads of a rank. */
+static int default_ulysses(int cp, int kv_heads)
+{
+    for (int u = cp; u > 1; u--) {
+        if (cp % u == 0 && kv_heads % u == 0) return u;
+    }
+    return 1;
+}
+
+/* Each cp rank's rows of a sequence split again: into slices over tp, into chunks of the head. */
+static bool check_context_rows(struct reader *reader, const struct run_config *config, int parts, const char *path, const char *name)
+{
+    const struct layout *l = &config->layout;
+    const struct context_layout *layout = context_layout_find(l->context.layout);
+    int seq = config->model.seq;
+    for (int c = 0; parts > 1 && c < l->cp; c++) {
+        int64_t rows = context_layout_rows(layout, seq, l->cp, c);
+        char list[LIST_TEXT];
+        if (rows % parts == 0) continue;
+        return reader_fail_among(reader, BLAME("model.seq", path, "parallel.cp"),
+                                 "cp rank %d of %d has %lld of %d positions, which do not split into %s %d: %lld / %d = %.2f; nearest seq: %s", c, l->cp, (long long)rows, seq,
+                                 name, parts, (long long)rows, parts, (double)rows / parts, multiples(seq, (int64_t)2 * l->cp * parts, list));
+    }
+    return true;
+}
+
+static bool check_context(struct reader *reader, struct draft *draft)
+{
+    struct run_config *config = &draft->scenario.config;
+    const struct model_config *m = &config->model;
+    struct layout *l = &config->layout;
+    int tp = l->tensor_whole & TENSOR_ATTENTION ? 1 : l->tp, heads = m->heads / tp, kv_heads = (m->attention == ATTENTION_MLA ? m->heads : m->kv_heads) / tp;
+    char why[320], list[LIST_TEXT];
+    if (!reader_has(reader, "parallel.context.ulysses")) l->context.ulysses = default_ulysses(l->cp, kv_heads);
+    if (l->cp == 1) return true;
+    if (m->seq < l->cp)
+        return reader_fail_among(reader, BLAME("parallel.cp", "model.seq"), "cp %d of sequences of %d positions leaves ranks without any: %d / %d = %.2f; allowed cp: 1 to %d", l->cp, m->seq,
+                                 m->seq, l->cp, (double)m->seq / l->cp, m->seq);
+    bool is_usp = !strcmp(l->context.method, "usp");
+    if (is_usp && l->cp % l->context.ulysses != 0)
+        return reader_fail_among(reader, BLAME("parallel.context.ulysses", "parallel.cp"), "cp %d does not split into groups of ulysses %d: %d / %d = %.2f; allowed ulysses: %s", l->cp,
+                                 l->context.ulysses, l->cp, l->context.ulysses, (double)l->cp / l->context.ulysses, divisors(l->cp, l->cp, list));
+    struct context_shape shape = {.batch = 1, .seq = m->seq, .size = l->cp, .ulysses = is_usp ? l->context.ulysses : 1, .heads = heads, .kv_heads = kv_heads,
+                                  .head_dim = m->head_dim, .causal = m->causal, .reversed = l->context.reversed, .overlap = l->context.overlap};
+    const struct context_method *method = context_method_find(l->context.method);
+    if (!method->allows(&shape, why)) return reader_fail_among(reader, BLAME("parallel.context.method", "parallel.context.ulysses", "parallel.cp", "model.kv_heads", "model.heads"), "%s", why);
+    if (l->dispatcher == DISPATCH_REPLICATED && layout_ep(l) > 1)
+        return reader_fail_among(reader, BLAME("parallel.experts.dispatcher", "parallel.cp"),
+                                 "dispatcher replicated needs ranks of an expert-parallel group with the same tokens, and cp %d gives each some of its own; allowed: all_to_all or all_gather, or cp 1", l->cp);
+    return (!layout_slices_sequences(l) || check_context_rows(reader, config, l->tp, "parallel.tp", "slices for tp")) &&
+           check_context_rows(reader, config, config->train.sequence_chunks, "train.sequence_chunks", "chunks of the head:");
 }
 
 static bool tp_allows_ep(const struct layout *l, int ep)
@@ -247,17 +305,18 @@ static const char *allowed_ep(const struct model_config *m, const struct layout 
 static bool check_expert_layout(struct reader *reader, const struct model_config *m, const struct layout *l)
 {
     char list[LIST_TEXT];
-    int axis = l->dp_shard * (l->experts_over_tp ? l->tp : 1);
+    int axis = layout_shards(l) * (l->experts_over_tp ? l->tp : 1);
+    const char *shards = l->cp > 1 ? "dp_shard x cp" : "dp_shard";
     if (m->moe.experts == 0) {
         return reader_fail_among(reader, BLAME("parallel.ep", "model.moe.experts"), "ep %d, and the model has no experts; allowed: 1, or a model.moe.experts that splits into %d", l->ep, l->ep);
     }
     if (axis % l->ep != 0) {
         if (l->experts_over_tp)
-            return reader_fail_among(reader, BLAME("parallel.ep", "parallel.dp_shard", "parallel.tp"), "dp_shard %d x tp %d = %d ranks do not split into groups of ep %d: %d / %d = %.2f; allowed ep: %s",
-                                     l->dp_shard, l->tp, axis, l->ep, axis, l->ep, (double)axis / l->ep, allowed_ep(m, l, axis, list));
-        reader_fail_among(reader, BLAME("parallel.ep", "parallel.dp_shard"), "dp_shard %d does not split into groups of ep %d: %d / %d = %.2f; allowed ep: %s", axis, l->ep,
+            return reader_fail_among(reader, BLAME("parallel.ep", "parallel.dp_shard", "parallel.tp"), "%s %d x tp %d = %d ranks do not split into groups of ep %d: %d / %d = %.2f; allowed ep: %s", shards,
+                                     layout_shards(l), l->tp, axis, l->ep, axis, l->ep, (double)axis / l->ep, allowed_ep(m, l, axis, list));
+        reader_fail_among(reader, BLAME("parallel.ep", "parallel.dp_shard", "parallel.cp"), "%s %d does not split into groups of ep %d: %d / %d = %.2f; allowed ep: %s", shards, axis, l->ep,
                           axis, l->ep, (double)axis / l->ep, allowed_ep(m, l, axis, list));
-        if (l->tp > 1) error_hint(reader->error, "with parallel.experts.over_tp the groups span dp_shard x tp = %d ranks", axis * l->tp);
+        if (l->tp > 1) error_hint(reader->error, "with parallel.experts.over_tp the groups span %s x tp = %d ranks", shards, axis * l->tp);
         return false;
     }
     if (l->experts_over_tp && l->ep % l->tp != 0 && l->tp % l->ep != 0) {
@@ -335,7 +394,7 @@ static bool check_layers(struct reader *reader, int layers, struct layout *l)
 
 static bool check_sharding(struct reader *reader, struct layout *l)
 {
-    bool sharded = l->dp_replicate == 1 || l->dp_shard > 1;
+    bool sharded = l->dp_replicate == 1 || layout_shards(l) > 1;
     if (!reader_has(reader, "parallel.fsdp.zero")) l->zero = sharded ? ZERO_3 : ZERO_0;
     if (!reader_has(reader, "parallel.fsdp.reshard_after_forward")) l->reshard_after_forward = l->zero == ZERO_3;
     if (l->reshard_after_forward && l->zero != ZERO_3) {
@@ -375,7 +434,7 @@ static int default_microbatches(int sequences, int pp)
 static bool take_size(struct reader *reader, int batch, int size, struct layout *l)
 {
     static const char *const blame[] = {"parallel.pipeline.micro_batch_size", "train.global_batch", "parallel.dp_shard", "parallel.dp_replicate", NULL};
-    int data_ranks = layout_data_ranks(l);
+    int data_ranks = layout_sequence_ranks(l);
     int64_t parts = (int64_t)data_ranks * size;
     char list[LIST_TEXT];
     if (!reader_has(reader, blame[0])) return true;
@@ -393,7 +452,7 @@ static bool check_batch(struct reader *reader, int batch, int size, struct layou
 {
     static const char *const blame[] = {"parallel.pipeline.microbatches", "train.global_batch", "parallel.dp_shard",
                                         "parallel.dp_replicate", NULL};
-    int data_ranks = layout_data_ranks(l);
+    int data_ranks = layout_sequence_ranks(l);
     char list[LIST_TEXT];
     if (!take_size(reader, batch, size, l)) return false;
     if (reader_has(reader, "parallel.pipeline.micro_batch_size")) return true;
@@ -418,7 +477,7 @@ static bool check_chunks(struct reader *reader, const struct run_config *config)
 {
     int seq = config->model.seq, chunks = config->train.sequence_chunks;
     char list[LIST_TEXT];
-    if (seq % chunks == 0) return true;
+    if (seq % chunks == 0 || config->layout.cp > 1) return true; /* else each rank's rows: check_context_rows */
     return reader_fail_among(reader, BLAME("train.sequence_chunks", "model.seq"), "seq %d does not split into %d chunks: %d / %d = %.2f; allowed: %s", seq,
                              chunks, seq, chunks, (double)seq / chunks, divisors(seq, seq, list));
 }
@@ -561,9 +620,10 @@ static bool check_documents(struct reader *reader, const struct run_config *conf
     return true;
 }
 
-static bool check_context(struct reader *reader, const struct run_config *config)
+static bool check_attention_context(struct reader *reader, struct run_config *config)
 {
     char why[320] = "";
+    if (!reader_has(reader, "parallel.context.ulysses")) config->layout.context.ulysses = default_ulysses(layout_cp(&config->layout), config->model.kv_heads);
     return attention_allowed(config, why) ||
            reader_fail_among(reader, BLAME("parallel.context.method", "parallel.cp", "model.heads", "model.seq"), "context method %s: %s", config->layout.context.method, why);
 }
@@ -578,7 +638,7 @@ static bool validate_attention(struct reader *reader, struct draft *draft)
     config->layout.layers_per_stage[0] = config->model.layers = 1;
     config->model.attention = ATTENTION_MHA;
     return check_heads(reader, draft, &config->model) && check_axes(reader, config) && check_ranks(reader, &config->layout) &&
-           set_precision(reader, draft) && check_documents(reader, config) && check_context(reader, config);
+           set_precision(reader, draft) && check_documents(reader, config) && check_attention_context(reader, config);
 }
 
 /* Inputs, results and what was taken over, in fp64, for two runs of the parallel kind and the reference. */
@@ -604,7 +664,7 @@ bool validate_scenario(struct reader *reader, struct draft *draft)
     l->send_sync = draft->send == 1;
     return set_architecture(reader, draft) && check_latent(reader, draft, &config->model) && check_experts(reader, draft, &config->model.moe) &&
            check_heads(reader, draft, &config->model) && check_adapter(reader, &config->model) && check_ranks(reader, l) &&
-           read_tensor_parts(reader, &config->layout) && check_tensor_parallel(reader, &config->model, l) && check_sequence_parallel(reader, &config->model, l) &&
+           read_tensor_parts(reader, &config->layout) && check_tensor_parallel(reader, &config->model, l) && check_sequence_parallel(reader, &config->model, l) && check_context(reader, draft) &&
            check_expert_parallel(reader, &config->model, l) && check_layers(reader, config->model.layers, l) && check_sharding(reader, l) &&
            check_batch(reader, config->train.global_batch, draft->micro_batch_size, l) && check_chunks(reader, config) && read_recompute(reader, config) && set_precision(reader, draft) && check_frozen(reader, config);
 }

@@ -22,7 +22,7 @@ static bool run(const struct scenario *scenario, const struct experiment_options
     struct run_config config = scenario->config;
     config.loss_cut = loss_cut_of(&config);
     if (v->standalone) config.layout = layout_standalone(&config.model);
-    config.layout.microbatches = config.train.global_batch / (layout_data_ranks(&config.layout) * v->per_microbatch);
+    config.layout.microbatches = config.train.global_batch / (layout_sequence_ranks(&config.layout) * v->per_microbatch);
     config.train.steps = 1;
     /* Which rows lie where in the sum over an expert's ranks, every token's experts decide: in order of ranks at every place. */
     if (config.layout.etp > 2) snprintf(config.layout.all_reduce, sizeof config.layout.all_reduce, "fold");
@@ -66,7 +66,7 @@ static bool choose_token(const struct run_config *config, struct token_edit *ret
 
 static void plan_run(struct variations *all, const struct run_config *config, bool standalone)
 {
-    int data_ranks = standalone ? 1 : layout_data_ranks(&config->layout);
+    int data_ranks = standalone ? 1 : layout_sequence_ranks(&config->layout);
     int here = config->train.global_batch / data_ranks, own = standalone ? here : here / config->layout.microbatches;
     const int cuts[] = {1, 2, here};
     struct variation v = {.standalone = standalone, .per_microbatch = own};
@@ -115,7 +115,7 @@ const struct variation *variations_base(const struct variations *variations, con
 static int compare_rows(const struct rows_fact *a, const struct rows_fact *b)
 {
     const int keys[][2] = {{a->sequence, b->sequence}, {a->unit, b->unit},
-                           {model_site_order(a->site), model_site_order(b->site)}, {a->part, b->part}, {a->tp, b->tp}};
+                           {model_site_order(a->site), model_site_order(b->site)}, {a->part, b->part}, {a->cp, b->cp}, {a->tp, b->tp}};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         if (keys[i][0] != keys[i][1]) return keys[i][0] < keys[i][1] ? -1 : 1;
     }

@@ -26,6 +26,7 @@ struct trial {
     int threads; uint64_t interleave;
     struct site_plan *plan;
     bool forward_only, ledgers;
+    double q_times;                        /* queries are so many times as long; 0: 1 */
     /* After trial_run: */
     int32_t *documents;                    /* [B, S] or NULL */
     double *whole[WHOLE];
@@ -86,6 +87,7 @@ static inline void trial_inputs(struct trial *t)
         t->whole[w] = calloc(whole_count(t, w) + 1, sizeof(double));
         for (size_t i = 0; w <= SINKS && i < whole_count(t, w); i++) {
             double value = normal(i, (unsigned)w + 1);
+            if (w == Q && t->q_times != 0) value *= t->q_times;
             if (w == K) {
                 int64_t row = (int64_t)i / (t->kv_heads * t->dim) % t->seq;
                 if (row * 4 / t->seq == 1) value *= 3;

@@ -157,8 +157,8 @@ static void finish(struct run *run)
     arena_free(run->arena);
 }
 
-/* slices: the tp ranks that have the other tokens of a sequence; NULL: none. */
-static void run_block(const struct trial *t, struct run *run, const struct expert_parallel *ep, const struct tensor_parallel *slices)
+/* is_slice: the tp ranks have different tokens. */
+static void run_block(const struct trial *t, struct run *run, const struct expert_parallel *ep, bool is_slice)
 {
     static const struct precision plain = {0}, narrow = {.compute = FORMAT_BF16, .residual = FORMAT_FP64};
     struct precision precision = t->c->bf16 ? narrow : plain;
@@ -168,7 +168,7 @@ static void run_block(const struct trial *t, struct run *run, const struct exper
     bool padding[64 * SEQ] = {false};
     struct router_run router = {.bias = t->bias, .cells = 1, .cell_first = cell_first, .aux_scale = &aux_scale, .padding = padding};
     struct layer_context context = {.model = &t->model, .layer = LAYER, .ops = ops(), .precision = &precision, .batch = run->tokens / SEQ, .seq = SEQ,
-                                    .positions = t->positions, .slices = slices, .ep = ep, .scratch = run->scratch, .where = WHERE_NONE, .router = &router,
+                                    .positions = t->positions, .is_slice = is_slice, .ep = ep, .scratch = run->scratch, .where = WHERE_NONE, .router = &router,
                                     .recompute = ep ? t->c->recompute : 0};
     for (int i = 0; i < t->params; i++) {
         run->gradients[i] = run->weights[i];
@@ -212,8 +212,7 @@ static void rank_body(struct communicator *c, int rank, void *context)
         if (e < run->ep.first || e >= run->ep.first + run->ep.count) run->weights[i].data = NULL;
         else run->weights[i] = part_of(run->arena, run->weights[i], t->infos[i].name, tensor_me, tensor_size);
     }
-    struct tensor_parallel slices = {c, k->slices ? communicator_group(c, "tp") : NULL};
-    run_block(t, run, &run->ep, k->slices ? &slices : NULL);
+    run_block(t, run, &run->ep, k->slices);
 }
 
 static void trial_make(struct trial *t, const struct dispatch_case *c)
@@ -337,7 +336,7 @@ static void run_trial(const struct dispatch_case *c, int threads, uint64_t inter
 {
     struct trial *t = malloc(sizeof *t);
     trial_make(t, c);
-    run_block(t, &t->whole, NULL, NULL);
+    run_block(t, &t->whole, NULL, false);
     struct ranks ranks = {.mesh = {.axes = 2, .name = {"dp", "tp"}, .size = {c->dp, c->tp}}, .threads = threads, .interleave = interleave,
                           .messages_only = messages_only, .body = rank_body, .context = t};
     ranks_run(&ranks);

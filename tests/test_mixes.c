@@ -3,7 +3,8 @@
  * pp 1, 2, 3, 4, 8 x dp_replicate 1, 2, 3 x dp_shard 1, 2, 3, 5 x zero 0..3 x GPipe, GPipeReversed, 1F1B x every loss convention x
  * fp64, fp32, bf16, fp16 with loss scaling, and with them by chance: micro-batches, when and how gradients are reduced,
  * buckets that cut through parameters, their alignment, resharding, prefetch, frozen, tied and (partly) unused parameters, algorithms
- * of the all-reduce, experts spread over ranks by every dispatcher, optimizer, clipping by either norm, blocking sends, dropout, latent attention, what is computed again in the backward, sequence parallelism. Everything is drawn from the case's number: `test_mixes SOURCE_ROOT
+ * of the all-reduce, experts spread over ranks by every dispatcher, optimizer, clipping by either norm, blocking sends, dropout, latent attention, what is computed again in the backward, sequence parallelism,
+ * context parallelism by every method, layout and merge. Everything is drawn from the case's number: `test_mixes SOURCE_ROOT
  * NUMBER [COUNT]` runs that case alone, or as many from there on, `long` 14,400 of them instead of 500. */
 #include <check.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 #include <string.h>
 
 #include "collectives/collectives.h"
+#include "model/context/context.h"
 #include "model/loss_convention.h"
 #include "scenarios/result.h"
 #include "sim/random.h"
@@ -180,6 +182,38 @@ static void draw_slices(struct random_stream *r, struct run_config *config)
     config->layout.sequence_parallel = true;
 }
 
+/* Context parallelism, whose methods are those that the heads allow; experts over its ranks too. */
+static void draw_context(struct random_stream *r, struct run_config *config)
+{
+    struct layout *l = &config->layout;
+    struct model_config *m = &config->model;
+    int cp = 2 + drawn(r, 4), tp = l->tensor_whole & TENSOR_ATTENTION ? 1 : l->tp;
+    bool replicated = l->ep > 1 && l->dispatcher == DISPATCH_REPLICATED;
+    if (drawn(r, 3) || replicated || layout_ranks(l) * cp > 72) return;
+    if (l->sequence_parallel) m->seq = 2 * cp * l->tp * (1 + drawn(r, 2));
+    if (m->moe.experts > 0 && l->dispatcher != DISPATCH_REPLICATED && !l->experts_over_tp && drawn(r, 2)) {
+        l->ep = (l->ep > 1 ? l->ep : 1) * cp;
+        m->moe.experts = l->ep * (1 + drawn(r, 2));
+        if (m->moe.top_k > m->moe.experts) m->moe.top_k = m->moe.experts;
+        l->ep_inner = 1;
+    }
+    l->cp = cp;
+    l->context = (struct context_config){.tree = drawn(r, 2), .overlap = drawn(r, 2), .reversed = drawn(r, 2)};
+    snprintf(l->context.layout, sizeof l->context.layout, "%s", context_layout_at(drawn(r, context_layout_count()))->name);
+    snprintf(l->context.merge, sizeof l->context.merge, "%s", context_merge_at(drawn(r, context_merge_count()))->name);
+    int first = drawn(r, context_method_count());
+    for (int i = 0; i < context_method_count() * cp; i++) {
+        const struct context_method *method = context_method_at((first + i / cp) % context_method_count());
+        char why[320];
+        l->context.ulysses = cp - i % cp;
+        struct context_shape shape = {.batch = 1, .seq = m->seq, .size = cp, .ulysses = l->context.ulysses, .heads = m->heads / tp, .kv_heads = m->kv_heads / tp,
+                                      .head_dim = m->head_dim, .causal = m->causal, .reversed = l->context.reversed, .overlap = l->context.overlap};
+        snprintf(l->context.method, sizeof l->context.method, "%s", method->name);
+        if (cp % l->context.ulysses == 0 && method->allows(&shape, why)) return;
+    }
+    l->cp = 1; /* not reached: a ring takes any heads */
+}
+
 static struct scenario make(int number)
 {
     char name[32];
@@ -200,6 +234,9 @@ static struct scenario make(int number)
     snprintf(name, sizeof name, "slices %d", number);
     stream = random_stream(2027, name);
     draw_slices(&stream, &s.config);
+    snprintf(name, sizeof name, "context %d", number);
+    stream = random_stream(2027, name);
+    draw_context(&stream, &s.config);
     return s;
 }
 
@@ -207,9 +244,9 @@ static const char *describe(int number, const struct run_config *c, char text_of
 {
     const struct layout *l = &c->layout;
     snprintf(text_of, 800,
-             "case %d: tp %d%s%s%s ep %d etp %d over_tp %d dispatcher %d inner %d pp %d dp_replicate %d dp_shard %d zero %d %s m %d %s %s%s buckets %d/%d prefetch %d all_reduce %s %s param %s compute %s "
+             "case %d: cp %d %s %s %s ulysses %d tp %d%s%s%s ep %d etp %d over_tp %d dispatcher %d inner %d pp %d dp_replicate %d dp_shard %d zero %d %s m %d %s %s%s buckets %d/%d prefetch %d all_reduce %s %s param %s compute %s "
              "reduce %s accumulate %s residual %s%s frozen '%s' adapter %d %d %s norm %s dropout %g %s recompute %d parts %x",
-             number, l->tp, l->sequence_parallel ? " sliced" : "", c->model.attention == ATTENTION_MLA ? " mla" : "", c->model.moe.experts ? " moe" : "", l->ep, l->etp, l->experts_over_tp, (int)l->dispatcher, l->ep_inner, l->pp, l->dp_replicate, l->dp_shard, l->zero, l->schedule, l->microbatches,
+             number, layout_cp(l), l->context.method, l->context.layout, l->context.merge, l->context.ulysses, l->tp, l->sequence_parallel ? " sliced" : "", c->model.attention == ATTENTION_MLA ? " mla" : "", c->model.moe.experts ? " moe" : "", l->ep, l->etp, l->experts_over_tp, (int)l->dispatcher, l->ep_inner, l->pp, l->dp_replicate, l->dp_shard, l->zero, l->schedule, l->microbatches,
              l->sync == SYNC_EACH_MICROBATCH ? "each" : "last", l->reduce_op == FSDP_REDUCE_SUM ? "sum" : "avg",
              l->reshard_after_forward ? " reshard" : "", l->bucket_elements, l->bucket_alignment, l->prefetch, l->all_reduce,
              loss_convention_of(c)->name, format_traits[c->precision.param].name, format_traits[c->precision.compute].name,

@@ -123,9 +123,7 @@ static void merge_sinks(struct attending *a, struct piece *into)
 static void lse_sites(const struct context_job *job, int hop, struct tensor lse)
 {
     const struct context_call *call = job->call;
-    static const struct factor_numbers none = {.M = 1, .D = 1, .P = 1, .C = 1, .T = 1, .E = 1, .A = 1, .N = 1, .N_all = 1, .N_unshifted = 1,
-                                               .n = 1, .n_rank = 1, .n_rank_unshifted = 1, .D_shard = 1, .D_replicate = 1};
-    double base = factor_site(call->plan, &site_cp_lse_base, context_where(call, hop), 1, call->numbers ? call->numbers : &none);
+    double base = context_factor(call, &site_cp_lse_base, hop, 1);
     if (base != 1) call->ops->vector_scale(lse.data, base, (size_t)tensor_count(lse));
     tensor_site(call->plan, &site_cp_lse, context_where(call, hop), lse);
     if (context_decides(call, &site_cp_merge_weights, hop, true)) return;
@@ -270,6 +268,7 @@ bool context_gradient(struct context_job *job, const struct context_block *block
     context_block_backward(job, block, bare, dq, all_dk, all_dv);
     if (context_decides(call, &site_cp_dq_step, block->hop, true)) {
         call->ops->vector_add(job->dq.data, job->dq.data, dq.data, (size_t)tensor_count(dq));
+        tensor_site(call->plan, &site_cp_dq, context_where(call, block->hop), job->dq);
         note_times(job, block);
     }
     if (context_decides(call, &site_cp_dkv_step, block->hop, true)) {

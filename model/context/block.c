@@ -58,8 +58,6 @@ bool context_computes(const struct context_job *job, const struct context_block 
 
 static struct attention_view view_of(const struct context_job *job, const struct context_block *block, bool bare)
 {
-    static const struct factor_numbers none = {.M = 1, .D = 1, .P = 1, .C = 1, .T = 1, .E = 1, .A = 1, .N = 1, .N_all = 1, .N_unshifted = 1,
-                                               .n = 1, .n_rank = 1, .n_rank_unshifted = 1, .D_shard = 1, .D_replicate = 1};
     const struct context_call *call = job->call;
     int hop = block->hop;
     struct attention_view view = {.q_positions = job->queries.positions, .k_positions = block->rows.positions, .causal = call->causal};
@@ -71,7 +69,7 @@ static struct attention_view view_of(const struct context_job *job, const struct
         view.q_documents = job->queries.documents;
         view.k_documents = block->rows.documents;
     }
-    view.scale = factor_site(call->plan, &site_cp_softmax_scale, context_where(call, hop), 1 / sqrt((double)call->head_dim), call->numbers ? call->numbers : &none);
+    view.scale = context_factor(call, &site_cp_softmax_scale, hop, 1 / sqrt((double)call->head_dim));
     if (view.scale == 0) view.scale = 0x1p-1074; /* 0 means the default */
     return view;
 }

@@ -26,6 +26,18 @@ bool context_decides(const struct context_call *call, const struct site *site, i
     return taken;
 }
 
+double context_factor(const struct context_call *call, const struct site *site, int hop, double due)
+{
+    static const struct factor_numbers none = {.M = 1, .D = 1, .P = 1, .C = 1, .T = 1, .E = 1, .A = 1, .N = 1, .N_all = 1, .N_unshifted = 1,
+                                               .n = 1, .n_rank = 1, .n_rank_unshifted = 1, .D_shard = 1, .D_replicate = 1};
+    double value = factor_site(call->plan, site, context_where(call, hop), due, call->numbers ? call->numbers : &none);
+    if (value != due && call->record) {
+        struct factor_fact fact = {.site = site, .step = call->where.step, .microbatch = call->where.microbatch, .unit = call->unit, .value = value, .during = call->where.step};
+        record_push(call->record, factors, fact);
+    }
+    return value;
+}
+
 /* ---- rows ---- */
 
 static struct context_rows rows_new(const struct context_call *call, int64_t count)

@@ -52,6 +52,8 @@ static inline int64_t job_joint_first(const struct context_job *job)
 struct where context_where(const struct context_call *call, int hop);
 /* due in; what the site lets through out. Where it is anything else it is noted (choices.h). */
 bool context_decides(const struct context_call *call, const struct site *site, int hop, bool due);
+/* A factor alike; noted where it is anything else. */
+double context_factor(const struct context_call *call, const struct site *site, int hop, double due);
 /* Rows of each member of the whole group, without joint ones; as the layout has them. */
 struct context_rows *context_blocks(const struct context_call *call);
 struct context_rows context_joint_rows(const struct context_call *call);

@@ -84,11 +84,11 @@ static void start(struct ring *ring, struct flight *f, const struct site *site, 
 
 static void finish(struct ring *ring, struct flight *f)
 {
+    for (int i = 0; i < 2 && f->busy; i++) send_wait(ring->communicator, f->sends[i]);
     for (int i = 0; i < 2 && f->busy; i++) {
         receive_wait(ring->communicator, f->receives[i], &f->how, f->in[i]);
         communicator_reads(ring->communicator, f->in[i].data, f->in[i].count * format_storage_bytes(f->in[i].storage), &site_cp_step, f->how.where);
     }
-    for (int i = 0; i < 2 && f->busy; i++) send_wait(ring->communicator, f->sends[i]);
     f->busy = false;
 }
 
@@ -257,7 +257,14 @@ static void keep_home(struct ring *ring, struct pair gradient)
     }
 }
 
-/* Block at step j, and how many of the steps send a gradient on. */
+/* What arrived by a hop of gradients: keys' first. */
+static struct pair unpacked(const struct ring *ring, struct pair arrived, int hop)
+{
+    if (context_decides(ring->job->call, &site_cp_grad_unpack, hop, true)) return arrived;
+    return (struct pair){{arrived.t[1], arrived.t[0]}, {arrived.ledger[1], arrived.ledger[0]}};
+}
+
+/* Whose block it is at step j. */
 static int owner_at(const struct ring *ring, int j)
 {
     return ring->way > 0 ? member(ring, -j) : member(ring, 1 + j);
@@ -291,6 +298,7 @@ static void turn(struct ring *ring)
         if (moves && !overlap) start(ring, &flight, &site_cp_kv_hop, reversed ? j + 2 : j + 1, ring->way, TAG_K, call->activation, &sent, &next);
         if (gradients.busy) {
             finish(ring, &gradients);
+            gradient = unpacked(ring, gradient, j);
             pair_add(ring, gradient, part);
             ledgers_add(ring, gradient, added);
         } else {
@@ -311,7 +319,7 @@ static void turn(struct ring *ring)
     }
     if (gradients.busy) { /* the last hop, home */
         finish(ring, &gradients);
-        keep_home(ring, gradient);
+        keep_home(ring, unpacked(ring, gradient, size));
     }
 }
 

@@ -4,11 +4,15 @@
  *   q, k turned by RoPE (model.rope)      o = softmax(q k^T / sqrt(D) + mask) v      out = o, its heads side by side
  *
  * q, o [batch, seq, heads, D]; k, v [batch, seq, kv_heads, D]: grouped queries as in Ainslie et al. 2023, query head h
- * reads key/value head h / (heads / kv_heads); equal counts are ordinary multi-head attention. */
+ * reads key/value head h / (heads / kv_heads); equal counts are ordinary multi-head attention.
+ *
+ * With context parallelism seq is this rank's rows of each sequence, and model/context makes its queries meet the keys of all:
+ * what is gathered or goes round there does so again in a recomputation of the core, on all members alike. */
 #include "model/layers/attention.h"
 
 #include <string.h>
 
+#include "model/context/context.h"
 #include "model/deviations.h"
 #include "model/precision.h"
 
@@ -42,13 +46,18 @@ void attention_open(const struct layer_context *context, struct attention *atten
     attention->v = layer_matrix_alloc(context, kv_width, arena);
 }
 
+static const int32_t *turn_positions(const struct layer_context *context)
+{
+    return context->turn_positions ? context->turn_positions : context->positions;
+}
+
 static void turn(const struct layer_context *context, struct attention *attention)
 {
     enum format format = precision_activation(context->precision);
     double base = context->model->rope_base;
     if (!context->model->rope) return;
-    context->ops->rope_forward(heads_3d(context, attention->q, attention->heads), context->positions, base);
-    context->ops->rope_forward(heads_3d(context, attention->k, attention->kv_heads), context->positions, base);
+    context->ops->rope_forward(heads_3d(context, attention->q, attention->heads), turn_positions(context), base);
+    context->ops->rope_forward(heads_3d(context, attention->k, attention->kv_heads), turn_positions(context), base);
     tensor_round(attention->q, format);
     tensor_round(attention->k, format);
 }
@@ -73,6 +82,62 @@ static struct attention_view mask_view(const struct layer_context *context)
                                    .causal = decision_site(context->plan, &site_attention_mask, context->where, due, due)};
 }
 
+/* Memory for what stays until the backward. What a fault makes late is put there later still, in the same step. */
+static struct arena *kept_in(const struct layer_context *context, struct arena *arena)
+{
+    if (context->plan) return rank_arena(communicator_rank(context->cp->communicator), ARENA_STEP);
+    return arena == context->scratch ? NULL : arena;
+}
+
+/* The same among the rows of all members of cp. */
+static struct context_call call_of(const struct layer_context *context, const struct attention *attention, const struct attention_view *seen, struct arena *arena)
+{
+    int heads = attention->heads, kv_heads = attention->kv_heads;
+    return (struct context_call){.cp = context->cp, .ops = context->ops, .activation = precision_activation(context->precision), .softmax = context->precision->softmax,
+        .batch = context->batch, .seq = context->whole_seq, .heads = heads, .kv_heads = kv_heads, .head_dim = context->model->head_dim,
+        .causal = seen->causal, .window = seen->window, .documents = context->documents ? context->whole_documents : NULL,
+        .plan = context->plan, .where = context->where, .unit = context->layer + 1, .record = context->record, .scratch = context->scratch,
+        .kept = kept_in(context, arena), .saved = attention->context_saved, .numbers = context->numbers,
+        .q = heads_4d(context, attention->q, heads), .k = heads_4d(context, attention->k, kv_heads), .v = heads_4d(context, attention->v, kv_heads),
+        .out = heads_4d(context, attention->out, heads), .lse = attention->lse};
+}
+
+/* out and lse. */
+static void meet(const struct layer_context *context, struct attention *attention, struct arena *arena)
+{
+    int heads = attention->heads, kv_heads = attention->kv_heads;
+    struct attention_view seen = mask_view(context);
+    if (context->cp) {
+        struct context_call call = call_of(context, attention, &seen, arena);
+        context_forward(&call);
+        attention->context_saved = call.saved;
+        return;
+    }
+    context->ops->attention_forward(heads_4d(context, attention->out, heads), attention->lse,
+                                    heads_4d(context, attention->q, heads), heads_4d(context, attention->k, kv_heads),
+                                    heads_4d(context, attention->v, kv_heads), &seen, context->precision->softmax, scratch_alloc(context));
+}
+
+static void meet_backward(const struct layer_context *context, const struct attention *attention, struct tensor d_out, struct tensor dq, struct tensor dk, struct tensor dv)
+{
+    int heads = attention->heads, kv_heads = attention->kv_heads;
+    struct attention_view seen = mask_view(context);
+    if (context->cp) {
+        struct context_call call = call_of(context, attention, &seen, context->scratch);
+        call.d_out = heads_4d(context, d_out, heads);
+        call.dq = heads_4d(context, dq, heads);
+        call.dk = heads_4d(context, dk, kv_heads);
+        call.dv = heads_4d(context, dv, kv_heads);
+        context_backward(&call);
+        return;
+    }
+    context->ops->attention_backward(heads_4d(context, dq, heads), heads_4d(context, dk, kv_heads), heads_4d(context, dv, kv_heads),
+                                     heads_4d(context, d_out, heads), heads_4d(context, attention->q, heads),
+                                     heads_4d(context, attention->k, kv_heads), heads_4d(context, attention->v, kv_heads),
+                                     heads_4d(context, attention->out, heads), attention->lse, &seen,
+                                     context->precision->softmax, scratch_alloc(context));
+}
+
 void attention_turn(const struct layer_context *context, struct attention *attention)
 {
     turn(context, attention);
@@ -83,15 +148,12 @@ void attention_turn(const struct layer_context *context, struct attention *atten
 
 void attention_core(const struct layer_context *context, struct attention *attention, struct arena *arena)
 {
-    int heads = attention->heads, kv_heads = attention->kv_heads;
+    int heads = attention->heads;
     attention->out = layer_matrix_alloc(context, attention->q.shape[1], arena);
     struct tensor lse = layer_vector_alloc(context, layer_rows(context) * heads, arena);
     attention->lse = tensor_3d(lse.data, lse.storage, context->batch, heads, context->seq);
     struct arena_mark mark = arena_mark(context->scratch);
-    struct attention_view seen = mask_view(context);
-    context->ops->attention_forward(heads_4d(context, attention->out, heads), attention->lse,
-                                    heads_4d(context, attention->q, heads), heads_4d(context, attention->k, kv_heads),
-                                    heads_4d(context, attention->v, kv_heads), &seen, context->precision->softmax, scratch_alloc(context));
+    meet(context, attention, arena);
     arena_release(context->scratch, mark);
     tensor_round(attention->out, precision_activation(context->precision));
     layer_note(context, &site_attention_mask, 0, attention->out);
@@ -105,16 +167,11 @@ void attention_backward(const struct layer_context *context, const struct attent
     int heads = attention->heads, kv_heads = attention->kv_heads;
     struct arena_mark mark = arena_mark(context->scratch);
     tensor_site_axes(context->plan, &site_attention_output_view, context->where, sequences_3d(context, d_viewed), true);
-    struct attention_view seen = mask_view(context);
-    context->ops->attention_backward(heads_4d(context, dq, heads), heads_4d(context, dk, kv_heads), heads_4d(context, dv, kv_heads),
-                                     heads_4d(context, d_viewed, heads), heads_4d(context, attention->q, heads),
-                                     heads_4d(context, attention->k, kv_heads), heads_4d(context, attention->v, kv_heads),
-                                     heads_4d(context, attention->out, heads), attention->lse, &seen,
-                                     context->precision->softmax, scratch_alloc(context));
+    meet_backward(context, attention, d_viewed, dq, dk, dv);
     arena_release(context->scratch, mark);
     if (context->model->rope) {
-        context->ops->rope_backward(heads_3d(context, dq, heads), context->positions, context->model->rope_base);
-        context->ops->rope_backward(heads_3d(context, dk, kv_heads), context->positions, context->model->rope_base);
+        context->ops->rope_backward(heads_3d(context, dq, heads), turn_positions(context), context->model->rope_base);
+        context->ops->rope_backward(heads_3d(context, dk, kv_heads), turn_positions(context), context->model->rope_base);
     }
     tensor_round(dq, format);
     tensor_round(dk, format);

@@ -9,6 +9,7 @@ struct attention {
     struct tensor q, k, v;          /* [T, heads * D], [T, kv_heads * D] twice; the caller fills them before RoPE */
     struct tensor out, lse;         /* [T, heads * D], [batch, heads, seq] */
     struct tensor viewed;           /* out as the output projection reads it; out itself in a healthy run */
+    void *context_saved;            /* what context parallelism keeps for the backward */
 };
 
 /* What the head counts follow from; q, k, v are allocated for the caller to fill. */

@@ -54,7 +54,7 @@ size_t dispatch_probes(const struct layer_context *context)
 /* Of the ranks that send parts of one micro-batch to a group, the first stands for all. */
 static bool stands_for_all(const struct layer_context *context, const struct dispatch *d)
 {
-    bool later_slice = context->slices && context->ep->over_tp && context->slices->group->me > 0;
+    bool later_slice = context->is_slice && context->ep->over_tp && context->tp->group->me > 0;
     return d->first_token == 0 && !later_slice;
 }
 

@@ -95,7 +95,7 @@ static inline struct tensor dispatch_rows_of(const struct dispatch *d, struct te
 /* ---- dispatch_shares.c ---- */
 bool dispatch_is_shared(const struct layer_context *context);
 /* Do the ranks that share experts' matrices have different tokens? */
-static inline bool dispatch_has_slices(const struct layer_context *context) { return context->sequence_split || context->slices; }
+static inline bool dispatch_has_slices(const struct layer_context *context) { return context->sequence_split || context->is_slice; }
 /* `work` from `in`; and once more. */
 void dispatch_share(const struct layer_context *context, struct dispatch *d, struct arena *arena);
 void dispatch_share_again(struct dispatch *d);

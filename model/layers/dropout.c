@@ -70,7 +70,7 @@ static void mask(const struct layer_context *context, enum dropout_place place, 
         int64_t of = plan ? index_site(plan, &site_dropout_sequence, context->where, sequence, d->of_rank_0 + b, d->sequences) : sequence;
         struct random_stream stream = dropout_stream(d->seed, d->step, context->layer, place, of, drawn);
         struct draw draw = {.layer = context->layer, .place = place, .sequence = sequence, .stream = stream.key, .count = (uint64_t)(seq * columns)};
-        draw.first = (uint64_t)context->positions[sequence_row(context, b * seq)] * (uint64_t)columns;
+        if (seq > 0) draw.first = (uint64_t)context->positions[sequence_row(context, b * seq)] * (uint64_t)columns;
         for (int64_t t = b * seq; t < (b + 1) * seq; t++) {
             uint64_t first = (uint64_t)context->positions[sequence_row(context, t)] * (uint64_t)columns;
             draw.kept += hash_mix(mask_row(&stream, first, context->model->dropout, (char *)to.data + (size_t)t * row_bytes,

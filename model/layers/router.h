@@ -55,6 +55,8 @@ static inline void router_set(struct tensor t, int64_t i, double value) { format
 void router_sum_counts(const struct layer_context *context, struct routing *routing);
 /* `own` pairs at the front of by and chosen, which have room for all slices': to all of them, in the order of sequences. */
 void router_gather_pairs(const struct layer_context *context, double *by, int32_t *chosen, int64_t own);
+/* The same of the first token of one of this rank's sequences, which may be one behind the last. */
+int64_t router_token_among_all(const struct layer_context *context, int64_t token);
 /* Where a member's pair stands among them. */
 int64_t router_pair_among_all(const struct layer_context *context, int member, int64_t pair);
 /* A row of an expert: which of the chosen ones keep theirs. router_capacity.c */

@@ -1,7 +1,7 @@
 /* router_capacity: which of the chosen (token, expert) pairs find room at their expert.
  *
  *   capacity = ceil(T k / E * capacity_factor), at most T; T: the tokens of a cell (model/routing.h), padding included
- * (with sequence parallelism those on the other tp ranks too: router_slices.c).
+ * (those on other ranks too that have slices of the same sequences: router_slices.c).
  * In each cell an expert keeps at most so many of its pairs: those with the largest weight (probs; of equal ones the
  * earlier token), or the first tokens (position). By weight is by what the weights are at that point: normalized, or
  * the scores where they are normalized afterwards.
@@ -43,20 +43,19 @@ static int64_t capacity_of(const struct layer_context *context, int64_t tokens)
 }
 
 /* All pairs that share their experts' room, in the order of sequences. */
-struct pairs { int64_t count; double *by; int32_t *chosen; int slices; bool *kept, *lost; };
+struct pairs { int64_t count; double *by; int32_t *chosen; bool *kept, *lost; };
 
 static struct pairs all_pairs(const struct layer_context *context, const struct routing *routing, struct tensor by)
 {
-    struct pairs all = {.count = tensor_count(by), .slices = context->slices ? context->slices->group->size : 1};
-    int64_t own = all.count;
-    all.count *= all.slices;
+    int64_t own = tensor_count(by);
+    struct pairs all = {.count = router_token_among_all(context, layer_rows(context)) * context->model->moe.top_k};
     all.by = arena_alloc(context->scratch, (size_t)all.count * sizeof *all.by);
     all.chosen = arena_alloc(context->scratch, (size_t)all.count * sizeof *all.chosen);
     all.kept = arena_zalloc(context->scratch, (size_t)all.count * sizeof *all.kept);
     all.lost = arena_zalloc(context->scratch, (size_t)all.count * sizeof *all.lost);
     for (int64_t i = 0; i < own; i++) all.by[i] = router_get(by, i);
     memcpy(all.chosen, routing->chosen, (size_t)own * sizeof *all.chosen);
-    if (context->slices) router_gather_pairs(context, all.by, all.chosen, own);
+    if (context->tokens) router_gather_pairs(context, all.by, all.chosen, own);
     return all;
 }
 
@@ -97,9 +96,9 @@ void router_drop(const struct layer_context *context, struct routing *routing, s
     struct pairs all = all_pairs(context, routing, by);
     struct pair *own = arena_alloc(context->scratch, (size_t)all.count * sizeof *own);
     for (int c = 0; c < routing->cells; c++)
-        drop_in_cell(context, &all, routing->cell_first[c] * all.slices, routing->cell_first[c + 1] * all.slices, ranking, after, own);
+        drop_in_cell(context, &all, router_token_among_all(context, routing->cell_first[c]), router_token_among_all(context, routing->cell_first[c + 1]), ranking, after, own);
     for (int64_t i = 0; i < pairs; i++) {
-        int64_t at = router_pair_among_all(context, context->slices ? context->slices->group->me : 0, i);
+        int64_t at = router_pair_among_all(context, context->tokens ? context->tokens->group->me : 0, i);
         routing->kept[i] = all.kept[at];
         routing->lost[i] = all.lost[at];
         routing->dropped += !all.kept[at];

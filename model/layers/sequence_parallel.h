@@ -31,7 +31,7 @@ static inline struct layer_context sequence_slice(const struct layer_context *co
     if (!context->sequence_split) return slice;
     slice.seq = layer_slice_seq(context);
     slice.sequence_split = false;
-    slice.slices = context->tp;
+    slice.is_slice = true;
     return slice;
 }
 

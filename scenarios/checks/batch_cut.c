@@ -17,9 +17,8 @@
 
 static bool is_due(const struct record *record, int sequence)
 {
-    const struct layout *layout = &record->config.layout;
-    int per = layout_sequences_per_microbatch(&record->config);
-    return facts_sample_is_due(record, 0, sequence / (per * layout->microbatches), sequence / per % layout->microbatches);
+    struct microbatch_place place = facts_place_of(record, sequence);
+    return facts_sample_is_due(record, 0, place.data_rank, place.microbatch);
 }
 
 static double relative_difference(const struct rows_fact *a, const struct rows_fact *b)

@@ -191,7 +191,7 @@ static const struct site *lost_at(const struct evidence *e, const struct unit_co
     for (int d = 0; d < D; d++) {
         for (int m = 0; m < M; m++) {
             bool missing = lost[m] && u->local[d * M + m] > 0 && u->reduced[d * M + m] == 0;
-            if (missing && d / (layout->dp_shard / layout_shards_alike(layout)) == u->rank->replicate) return otherwise;
+            if (missing && d / (layout_shards(layout) / layout_shards_alike(layout)) == u->rank->replicate) return otherwise;
         }
     }
     if (facts_was_chosen(u->rank, &site_hsdp_replicate, u->step, u->unit)) return &site_hsdp_replicate;

@@ -56,7 +56,7 @@ static const struct site *norm_site(const struct record *record, int step)
 {
     static const struct site *const sites[] = {&site_clip_parameters, &site_clip_gradient, &site_clip_empty_shard};
     const struct layout *layout = &record->config.layout;
-    int members = (layout->zero == ZERO_0 && layout_ep(layout) == 1 ? layout->pp : layout->pp * layout->dp_shard) * layout->tp;
+    int members = (layout->zero == ZERO_0 && layout_ep(layout) == 1 ? layout->pp : layout->pp * layout_shards(layout)) * layout->tp;
     for (int k = 0; k < 3; k++) {
         for (int r = 0; r < record->ranks; r++) {
             if (facts_was_chosen(&record->rank[r], sites[k], step, -1)) return sites[k];

@@ -20,11 +20,13 @@
 
 struct reach { const struct run_config *config; const struct token_edit *edit; const int32_t *documents; /* [seq] */ };
 
-static bool may_change(const struct reach *reach, int sequence, int position)
+/* In a window each layer carries it window - 1 positions on. */
+static bool may_change(const struct reach *reach, const struct rows_fact *fact, int position)
 {
     const struct model_config *model = &reach->config->model;
     int from = reach->edit->position;
-    if (sequence != reach->edit->sequence) return false;
+    if (fact->sequence != reach->edit->sequence) return false;
+    if (model->window > 0 && llabs((long long)position - from) > (long long)fact->unit * (model->window - 1)) return false;
     if (model->causal && position < from) return false;
     return !model->document_mask || reach->documents[position] == reach->documents[from];
 }
@@ -35,10 +37,10 @@ static int count_leaks(const struct reach *reach, const struct rows_fact *before
     int leaks = 0;
     *ret_closed = 0;
     for (int i = 0; i < before->count; i++) {
-        if (may_change(reach, before->sequence, before->first + i)) continue;
+        if (may_change(reach, before, rows_fact_position(before, i))) continue;
         ++*ret_closed;
         if (before->row[i] == after->row[i]) continue;
-        if (leaks++ == 0) *ret_first = before->first + i;
+        if (leaks++ == 0) *ret_first = rows_fact_position(before, i);
     }
     return leaks;
 }
@@ -71,15 +73,16 @@ static void look_for_loss(const struct reach *reach, struct check_output *output
                           const struct rows_fact *after)
 {
     const struct rows_fact *before = entry.fact;
-    int at = reach->edit->position, others = 0, changed = 0, here = at - before->first; /* of a slice its own positions alone are held */
+    int at = reach->edit->position, others = 0, changed = 0, here = -1; /* of a slice its own positions alone are held */
     if (before->site != &site_layer_forward || before->sequence != reach->edit->sequence) return;
+    for (int i = 0; i < before->count; i++) here = rows_fact_position(before, i) == at ? i : here;
     for (int i = 0; i < before->count; i++) {
-        if (i == here || !may_change(reach, before->sequence, before->first + i)) continue;
+        if (i == here || !may_change(reach, before, rows_fact_position(before, i))) continue;
         others++;
         changed += before->row[i] != after->row[i];
     }
     others = may_all_be_dropped(&reach->config->model, others) ? 0 : others;
-    bool own = here < 0 || here >= before->count || before->row[here] != after->row[here], is_last = before->unit == reach->config->model.layers;
+    bool own = here < 0 || before->row[here] != after->row[here], is_last = before->unit == reach->config->model.layers;
     if (own && (!is_last || others == 0 || changed > 0)) return;
     char unit[32];
     unit_name(&reach->config->model, before->unit, unit);
@@ -120,10 +123,8 @@ static void compare_edit(const struct evidence *e, struct check_output *output, 
 /* A token that was never read as due cannot be followed. */
 static bool is_read(const struct variation *v)
 {
-    const struct layout *layout = &v->record->config.layout;
-    int per = layout_sequences_per_microbatch(&v->record->config), sequence = (int)v->edit.sequence;
-    return facts_finished(v->record) &&
-           facts_sample_is_due(v->record, 0, sequence / (per * layout->microbatches), sequence / per % layout->microbatches);
+    struct microbatch_place place = facts_place_of(v->record, (int)v->edit.sequence);
+    return facts_finished(v->record) && facts_sample_is_due(v->record, 0, place.data_rank, place.microbatch);
 }
 
 static void run(const struct evidence *e, struct check_output *output)

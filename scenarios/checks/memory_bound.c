@@ -57,7 +57,7 @@ static void add_unit_bytes(const struct record *record, const struct rank_record
     for (int p = 0; p < record->params.count; p++) {
         const struct param *param = &record->params.params[p];
         if (param->unit != unit || (unit_is_experts(&record->config.model, unit) && !record_has_param(record, rank, p))) continue;
-        int shards = layout->dp_shard / (unit_is_experts(&record->config.model, unit) ? layout_ep_shards(layout) : 1);
+        int shards = layout_shards(layout) / (unit_is_experts(&record->config.model, unit) ? layout_ep_shards(layout) : 1);
         int64_t elements = facts_elements_of(record, p), cut_rows = facts_rows_of(record, p), columns = elements / cut_rows;
         int64_t full = padded(elements), rows = (cut_rows + shards - 1) / shards;
         int64_t own = whole ? full : rows * columns, moments = record->frozen[p] ? 0 : own;

@@ -65,6 +65,11 @@ static bool reads_other_targets(const struct evidence *e, int step, int rank, in
     return others;
 }
 
+static const struct site *labels_site(const struct rank_record *rank, int step)
+{
+    return facts_was_chosen(rank, &site_cp_labels, step, -1) ? &site_cp_labels : &site_labels;
+}
+
 static void find_forward(const struct evidence *e, struct check_output *output, int step)
 {
     const struct comparison *c = e->comparison;
@@ -78,11 +83,10 @@ static void find_forward(const struct evidence *e, struct check_output *output, 
                 continue;
             }
             caused = true;
-            int per = layout_sequences_per_microbatch(&e->parallel->config);
-            int microbatch = sequence / per % e->parallel->config.layout.microbatches;
+            int microbatch = facts_place_of(e->parallel, sequence).microbatch;
             bool labels = unit == c->units - 1 && reads_other_targets(e, step, d->rank, microbatch);
             struct finding finding =
-                finding_new(labels ? &site_labels : &site_layer_forward, place_at_unit(&e->parallel->config, d->rank, step, microbatch, unit));
+                finding_new(labels ? labels_site(&e->parallel->rank[d->rank], step) : &site_layer_forward, place_at_unit(&e->parallel->config, d->rank, step, microbatch, unit));
             char name[32];
             unit_name(&e->parallel->config.model, unit, name);
             set_ratio(e, &finding, d, step);
@@ -107,8 +111,7 @@ static void find_backward(const struct evidence *e, struct check_output *output,
         for (int sequence = 0; sequence < c->sequences; sequence++) {
             const struct difference *d = comparison_backward(c, step, unit, sequence);
             if (!judge(c, output, d) || !oracle_backward_inputs_agree(c, step, unit, sequence)) continue;
-            int per = layout_sequences_per_microbatch(&e->parallel->config);
-            int microbatch = sequence / per % e->parallel->config.layout.microbatches;
+            int microbatch = facts_place_of(e->parallel, sequence).microbatch;
             struct finding finding =
                 finding_new(&site_layer_backward, place_at_unit(&e->parallel->config, d->rank, step, microbatch, unit));
             char name[32];

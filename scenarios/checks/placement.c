@@ -84,10 +84,10 @@ static enum format format_due(const struct run_config *config, const struct site
 }
 
 /* Is this how many elements a call there moves? */
-static bool count_is_due(const struct run_config *config, const struct site *site, uint64_t count)
+static bool count_is_due(const struct run_config *config, const struct rank_record *rank, const struct site *site, uint64_t count)
 {
     const struct model_config *model = &config->model;
-    uint64_t rows = (uint64_t)layout_sequences_per_microbatch(config) * (uint64_t)model->seq;
+    uint64_t rows = (uint64_t)layout_sequences_per_microbatch(config) * (uint64_t)facts_rows_due(config, rank->cp);
     if (site == &site_tp_loss_max) return count == rows;
     if (site == &site_tp_loss_reduce) return count == 2 * rows;
     if (count == rows * (uint64_t)model->dim) return true;
@@ -95,7 +95,7 @@ static bool count_is_due(const struct run_config *config, const struct site *sit
     return latent && (count == rows * (uint64_t)model->mla.q_lora_rank || count == rows * (uint64_t)model->mla.kv_lora_rank);
 }
 
-static const char *wrong_about(const struct run_config *config, const struct site *site, const struct call_record *call)
+static const char *wrong_about(const struct run_config *config, const struct rank_record *rank, const struct site *site, const struct call_record *call)
 {
     struct call_due due;
     if (!call_due(config, site, &due)) return NULL;
@@ -103,7 +103,7 @@ static const char *wrong_about(const struct run_config *config, const struct sit
     if (strcmp(call->group, due.group) != 0) return "wrong-group";
     if (!call_is_due(call, &due)) return "wrong-op";
     if (call->format != format_due(config, site)) return "wrong-format";
-    return count_is_due(config, site, call->count) ? NULL : "calls-differ";
+    return count_is_due(config, rank, site, call->count) ? NULL : "calls-differ";
 }
 
 static void find_call(const struct evidence *e, struct check_output *output, const struct site *site, int rank, int step, int microbatch,
@@ -141,7 +141,7 @@ static void check_site(const struct evidence *e, struct check_output *output, co
         const struct call_record *call = communicator_call(rank->communicator, i);
         if (strcmp(call->purpose, site->name) != 0 || call->step < 0 || call->step >= steps || call->microbatch < 0 || call->microbatch >= M) continue;
         int unit = unit_of_call(&config->model, site, call);
-        const char *wrong = wrong_about(config, site, call);
+        const char *wrong = wrong_about(config, rank, site, call);
         int *here = &made[(call->step * M + call->microbatch) * units + unit];
         ++*here;
         if (wrong && *here == 1) find_call(e, output, site, rank->rank, call->step, call->microbatch, unit, wrong, 1, 1);

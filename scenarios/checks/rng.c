@@ -2,7 +2,8 @@
  *
  * The ledger of draws has a line a sequence, layer and place: which stream, which of its counters, and a digest of the mask
  * that was applied. Due, anew from names: the stream of (seed, step, layer, place, sequence), counters 0 to positions x
- * channels; with sequence parallelism those of the rank's slice, and the digests of all slices add up to the sequence's. So ranks that hold the same sequence draw the same mask, those that hold others draw others, and every layout
+ * channels; with sequence or context parallelism those of the rank's
+ * own positions, from its first on, and the digests of all ranks add up to the sequence's. So ranks that hold the same sequence draw the same mask, those that hold others draw others, and every layout
  * draws what one rank draws, whose digests are compared too. A recomputation draws what its forward drew, all of it and
  * nothing else; and its output has the bits of the forward's.
  * Limit: exact. Sites: dropout.sequence; dropout.generator where the stream is the due one's next; of a recomputation recompute.restore_rng where its draws differ,
@@ -58,7 +59,7 @@ static void draws_add(struct draws *draws, const struct rank_record *rank)
     }
 }
 
-/* Each slice of a sequence is on one tp rank of the stage that has the layer. */
+/* Each slice of a sequence is on one tp rank and one cp rank of the stage that has the layer. */
 static void add_kept(struct draws *draws, const struct record *record)
 {
     bool sliced = layout_slices_sequences(&record->config.layout);
@@ -98,16 +99,19 @@ static void check_draw(const struct evidence *e, struct check_output *output, co
                        const struct rank_record *rank, const struct draw_fact *fact)
 {
     const struct run_config *config = &e->parallel->config;
-    bool sliced = layout_slices_sequences(&config->layout);
-    uint64_t count = (uint64_t)config->model.seq * (uint64_t)config->model.dim / (uint64_t)(sliced ? config->layout.tp : 1);
-    uint64_t first = sliced ? count * (uint64_t)rank->tp : 0, kept = sliced && is_looked_at(forward, fact) ? *kept_at(forward, fact) : fact->kept;
+    bool sliced = layout_slices_sequences(&config->layout) || layout_cp(&config->layout) > 1;
+    int32_t *positions = memory_alloc((size_t)config->model.seq * sizeof *positions);
+    int64_t sequence = (int64_t)fact->step * config->train.global_batch + fact->sequence, dim = config->model.dim;
+    uint64_t count = (uint64_t)(facts_positions_due(e->parallel, rank, sequence, true, positions) * dim);
+    uint64_t first = (uint64_t)(positions[0] * dim), kept = sliced && is_looked_at(forward, fact) ? *kept_at(forward, fact) : fact->kept;
+    free(positions);
     const struct draw_fact *other = is_looked_at(alone, fact) ? *draw_at(alone, fact) : NULL;
     bool stream = fact->stream == stream_due(config, fact, fact->sequence), counters = fact->first == first && fact->count == count;
     bool good = stream && counters && (!other || other->stream != fact->stream || other->kept == kept);
     check_value(output, !good, 0);
     if (good) return;
-    int of_rank_0 = fact->sequence - rank->data_rank * (config->train.global_batch / layout_data_ranks(&config->layout));
-    bool same = !stream && rank->data_rank > 0 && fact->stream == stream_due(config, fact, of_rank_0);
+    int first_here = layout_first_sequence(config, rank->data_rank, 0), of_rank_0 = fact->sequence - first_here;
+    bool same = !stream && first_here > 0 && fact->stream == stream_due(config, fact, of_rank_0);
     if (!stream && fact->stream == stream_after(config, fact, fact->sequence, 1)) {
         struct finding finding = finding_of(e, &site_dropout_generator, rank->rank, fact, "moved-on");
         finding_say(&finding, "rank %d drops after %s of layer %d in step %d, micro-batch %d by the mask that comes next in the stream of sequence %d: its "

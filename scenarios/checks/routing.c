@@ -209,9 +209,9 @@ static const struct routing_fact *standalone_fact(const struct record *record, i
 static void check_experts(const struct evidence *e, struct check_output *output, const struct rank_record *rank, const struct routing_fact *fact)
 {
     const struct routing_fact *other = fact->step == 0 ? standalone_fact(e->standalone, fact->step, fact->unit) : NULL;
-    /* With sums over ranks (tp, partial sums of experts), equal tags of rows that differ in their last bits are possible. */
+    /* With sums over ranks (tp, merges of attention over cp, partial sums of experts), equal tags of rows that differ in their last bits are possible. */
     const struct layout *layout = &e->parallel->config.layout;
-    bool exact = !strcmp(e->parallel->gemm, "fixed") && layout->tp == 1 && (layout_ep(layout) == 1 || layout->dispatcher == DISPATCH_ALL_TO_ALL);
+    bool exact = !strcmp(e->parallel->gemm, "fixed") && layout->tp == 1 && layout_cp(layout) == 1 && (layout_ep(layout) == 1 || layout->dispatcher == DISPATCH_ALL_TO_ALL);
     double limit = exact ? 0 : 1024 * precision_roundoff(&e->parallel->config.precision);
     if (!other || !facts_sample_is_due(e->parallel, fact->step, rank->data_rank, fact->microbatch)) return;
     for (int64_t i = 0; i < fact->rows; i++) {

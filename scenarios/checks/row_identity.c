@@ -5,7 +5,8 @@
  * last stage's targets are those that the data have for the rows it drew (packed anew from the text).
  * Of rows that a router re-orders: each is a copy of the token that it is routed for, by its number and by its tag
  * (model/routing.h), is computed by the expert that was chosen, and its result goes back to the pair that it is.
- * Limit: exact. Sites: data.sample; labels for the targets of rows that are as due; moe.token_index, moe.dispatch, moe.expert_rows,
+ * With context parallelism these are the rows at a rank's own positions, and RoPE turns them by these positions.
+ * Limit: exact. Sites: data.sample; labels for the targets of rows that are as due, cp.labels where they were shifted within a rank's part; cp.position; moe.token_index, moe.dispatch, moe.expert_rows,
  * moe.unpermute. Costs a pass over the samples and one
  * over the data. */
 #include "model/data.h"
@@ -83,12 +84,29 @@ static bool check_targets(const struct evidence *e, struct check_output *output,
     bool good = facts_targets_are_due(fact, data);
     check_value(output, !good, 0);
     if (good) return true;
-    struct finding finding = finding_new(&site_labels, place_at(rank->rank, fact->step, fact->microbatch));
+    bool in_shard = facts_was_chosen(rank, &site_cp_labels, fact->step, -1);
+    struct finding finding = finding_new(in_shard ? &site_cp_labels : &site_labels, place_at(rank->rank, fact->step, fact->microbatch));
     finding_pattern(&finding, "other-targets");
-    finding_say(&finding, "the targets that rank %d trains on in micro-batch %d of step %d are not those that follow its tokens in the data",
-                rank->rank, fact->microbatch, fact->step);
+    finding_say(&finding, "the targets that rank %d trains on in micro-batch %d of step %d are not those that follow its tokens in the data%s",
+                rank->rank, fact->microbatch, fact->step, in_shard ? ": they were shifted within its part of each sequence" : "");
     check_find(output, &finding);
     return false;
+}
+
+/* As RoPE took them. */
+static void check_positions(struct check_output *output, const struct rank_record *rank, int step)
+{
+    for (int i = 0; i < rank->choices.count; i++) {
+        const struct choice_fact *fact = &rank->choices.items[i];
+        if (fact->site != &site_cp_position || fact->step != step) continue;
+        check_value(output, fact->count == 0, 0);
+        if (fact->count != 0) continue;
+        struct finding finding = finding_new(&site_cp_position, place_at(rank->rank, step, fact->microbatch));
+        finding_pattern(&finding, "from-shard");
+        finding_say(&finding, "rank %d counts the positions of its rows in micro-batch %d of step %d from the start of its own part of each sequence", rank->rank, fact->microbatch, step);
+        check_find(output, &finding);
+        return;
+    }
 }
 
 static bool same_tag(double a, double b)
@@ -151,6 +169,7 @@ static void run(const struct evidence *e, struct check_output *output)
     for (int step = 0; step < record->config.train.steps; step++) {
         for (int r = 0; r < record->ranks; r++) {
             const struct rank_record *rank = &record->rank[r];
+            if (record->config.model.rope) check_positions(output, rank, step);
             for (int i = 0; i < rank->samples.count; i++) {
                 if (rank->samples.items[i].step != step) continue;
                 check_rows(e, output, rank, &rank->samples.items[i]);

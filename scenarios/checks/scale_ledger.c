@@ -211,14 +211,14 @@ static void check_auxiliary(const struct evidence *e, struct check_output *outpu
     const struct scale_fact *scale = facts_scale(rank, fact->step);
     (void)padding;
     for (int c = 0; fact->backward && fact->aux_scale && c < fact->cells; c++) {
-        int64_t sequence = fact->first_sequence + fact->cell_first[c] / record->config.model.seq;
-        double due = loss_auxiliary_seed(record, fact->step, loss_cut_cell(&record->config, sequence)) * (scale ? scale->scale : 1), got = fact->aux_scale[c];
+        int64_t sequence = routing_sequence(record, rank, fact, fact->cell_first[c]);
+        double due = loss_auxiliary_seed(record, fact->step, loss_cut_batch(&record->config, sequence)) * (scale ? scale->scale : 1), got = fact->aux_scale[c];
         if (got == 0 && !facts_finished(record)) continue; /* it may not have come to it */
         check_value(output, fabs(got / due - 1), limit);
         if (fabs(got - due) <= limit * fabs(due)) continue;
         struct ratio_sample sample = {facts_numbers(record, rank->data_rank, fact->step, -1), got / due};
         struct ratio_form form = ratio_classify(&sample, 1, 'M', 2, limit);
-        double tokens = loss_auxiliary_tokens(record, fact->step, loss_cut_cell(&record->config, sequence));
+        double tokens = loss_auxiliary_tokens(record, fact->step, loss_cut_batch(&record->config, sequence));
         bool without = tokens > 1 && fabs(got * tokens - due) <= limit * fabs(due);
         routing_find(e, output, got == 0 ? &site_moe_aux : &site_moe_aux_scale, rank, fact, got == 0 ? "0" : without ? "without-tokens" : form.found ? form.text : "altered", due, got,
                      "the gradient of the auxiliary losses is multiplied by %.9g where %.9g is due%s%s%s", got, due, without ? ": its tokens are not in it" : form.found ? ": it is " : "",

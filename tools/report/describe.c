@@ -81,6 +81,8 @@ const char *describe_layout(const struct run_config *config, char text[DESCRIBE_
     append_axis(text, &first, "pipeline", l->pp);
     append_axis(text, &first, "replicas", l->dp_replicate);
     append_axis(text, &first, sharding[l->zero], l->dp_shard);
+    append_axis(text, &first, "context", layout_cp(l));
+    if (layout_cp(l) > 1) append(text, " (%s, %s)", l->context.method, l->context.layout);
     append_axis(text, &first, "tensor", l->tp);
     append_tensor_parts(text, l);
     if (layout_slices_sequences(l)) append(text, ", sequence parallel");
