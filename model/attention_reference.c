@@ -6,6 +6,8 @@
  *   lse = m + log l;   p = e^(s - lse);   out[i] = sum_j p[i,j] v[j];   a row that sees nothing, without a sink: out 0, lse -inf
  *   delta[i] = d_out[i].out[i];   ds = p (d_out[i].v[j] - delta[i]) scale
  *   dq[i] = sum_j ds k[j];   dk[j] = sum_i ds q[i];   dv[j] = sum_i p d_out[i];   dz = - sum_i e^(z - lse) delta[i]
+ *   terms: sum of |terms| of dq and dk, by rows: sum_j p (|d_out.v| + |delta|) scale |k[j]|, sum_i of the same |q[i]|, |.| of a vector its
+ *   length; where the terms cancel (a row that sees one key alone), what is left is their rounding
  * Sums in fp64, ascending (the matrix product's chains); dk, dv over the query heads of a kv head, then rows. */
 #include "model/attention_run.h"
 
@@ -26,8 +28,8 @@ bool attention_visible(const struct run_config *config, const int32_t *documents
 
 struct head { /* of one sequence; row strides in numbers */
     const double *q, *k, *v, *d_out;
-    double *out, *lse, *dq, *dk, *dv;
-    int64_t wide, narrow;
+    double *out, *lse, *dq, *dk, *dv, *dq_terms, *dk_terms;
+    int64_t wide, narrow, heads, kv_heads;
     const double *sink; double *d_sink;
     const int32_t *documents;
 };
@@ -53,17 +55,31 @@ static double softmax_row(const struct run_config *config, const struct head *he
     return largest + log(sum);
 }
 
+static double length_of(const double *values, int64_t count)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) sum += values[i] * values[i];
+    return sqrt(sum);
+}
+
 static void backward_rows(const struct ops *ops, const struct head *head, double scale, int64_t first, int64_t rows, int64_t seq, int64_t dim,
-                          const double *p, double *ds)
+                          const double *p, double *ds, const double *lengths /* of keys */)
 {
     ops->gemm(false, true, rows, seq, dim, head->d_out + first * head->wide, head->wide, head->v, head->narrow, false, ds, seq);
     for (int64_t r = 0; r < rows; r++) {
         double delta = 0;
         for (int64_t d = 0; d < dim; d++) delta += head->d_out[(first + r) * head->wide + d] * head->out[(first + r) * head->wide + d];
+        double q = length_of(head->q + (first + r) * head->wide, dim), terms = 0;
         for (int64_t j = 0; j < seq; j++) {
             double prob = p[r * seq + j];
+            if (prob != 0) {
+                double term = prob * (fabs(ds[r * seq + j]) + fabs(delta)) * scale;
+                terms += term * lengths[j];
+                head->dk_terms[j * head->kv_heads] += term * q;
+            }
             ds[r * seq + j] = prob == 0 ? 0 : prob * (ds[r * seq + j] - delta) * scale;
         }
+        head->dq_terms[(first + r) * head->heads] = terms;
         if (head->sink) *head->d_sink -= exp(*head->sink - head->lse[first + r]) * delta;
     }
     ops->gemm(false, false, rows, dim, seq, ds, seq, head->k, head->narrow, false, head->dq + first * head->wide, head->wide);
@@ -76,21 +92,25 @@ void attention_reference(const struct run_config *config, const struct ops *ops,
 {
     const int64_t seq = in->seq, dim = in->head_dim, wide = in->heads * dim, narrow = in->kv_heads * dim, group = in->heads / in->kv_heads;
     const double scale = 1 / sqrt((double)dim);
-    double *p = memory_alloc((size_t)(2 * BLOCK * seq + 1) * sizeof *p), *ds = p + BLOCK * seq;
+    double *p = memory_alloc((size_t)(2 * BLOCK * seq + seq + 1) * sizeof *p), *ds = p + BLOCK * seq, *lengths = ds + BLOCK * seq;
     if (gradients) {
         memset(ret->dk, 0, (size_t)(in->sequences * seq * narrow) * sizeof *ret->dk);
+        memset(ret->dk_terms, 0, (size_t)(in->sequences * seq * in->kv_heads) * sizeof *ret->dk_terms);
         memset(ret->dv, 0, (size_t)(in->sequences * seq * narrow) * sizeof *ret->dv);
     }
     for (int64_t b = 0; b < in->sequences; b++) {
         for (int64_t h = 0; h < in->heads; h++) {
             int64_t at = b * seq * wide + h * dim, at_kv = b * seq * narrow + h / group * dim;
             struct head head = {.q = in->q + at, .k = in->k + at_kv, .v = in->v + at_kv, .out = ret->out + at, .lse = ret->lse + (b * in->heads + h) * seq,
-                .wide = wide, .narrow = narrow, .sink = in->sinks ? &in->sinks[h] : NULL, .documents = in->documents ? in->documents + b * seq : NULL};
+                .wide = wide, .narrow = narrow, .heads = in->heads, .kv_heads = in->kv_heads, .sink = in->sinks ? &in->sinks[h] : NULL, .documents = in->documents ? in->documents + b * seq : NULL};
             if (gradients) {
                 head.d_out = in->d_out + at;
                 head.dq = ret->dq + at;
                 head.dk = ret->dk + at_kv;
                 head.dv = ret->dv + at_kv;
+                head.dq_terms = ret->dq_terms + b * seq * in->heads + h;
+                head.dk_terms = ret->dk_terms + b * seq * in->kv_heads + h / group;
+                for (int64_t j = 0; j < seq; j++) lengths[j] = length_of(head.k + j * narrow, dim);
                 head.d_sink = in->sinks ? &ret->d_sinks[h] : NULL;
             }
             for (int64_t first = 0; first < seq; first += BLOCK) {
@@ -98,7 +118,7 @@ void attention_reference(const struct run_config *config, const struct ops *ops,
                 ops->gemm(false, true, rows, seq, dim, head.q + first * wide, wide, head.k, narrow, false, p, seq);
                 for (int64_t r = 0; r < rows; r++) head.lse[first + r] = softmax_row(config, &head, scale, first + r, seq, p + r * seq);
                 ops->gemm(false, false, rows, dim, seq, p, seq, head.v, narrow, false, head.out + first * wide, wide);
-                if (gradients) backward_rows(ops, &head, scale, first, rows, seq, dim, p, ds);
+                if (gradients) backward_rows(ops, &head, scale, first, rows, seq, dim, p, ds, lengths);
             }
         }
     }

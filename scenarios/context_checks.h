@@ -16,7 +16,9 @@ void context_poison(const struct evidence *e, struct check_output *output);     
 
 /* Step 0, layer 0 of a rank: where all of it is. */
 struct place context_place(const struct evidence *e, int rank);
-/* What the variations say (context_infer), with this record's messages. */
+/* What outputs say: of the forward where that is wrong, else of gradients. Where several places look alike from outside (what is seen
+ * is not what the mask says; blocks weigh wrongly; gradients are mixed), the ranks' own notes of decisions that fell out otherwise
+ * than they always do (choices.h) say which. */
 struct context_inference context_infer_of(const struct evidence *e);
 
 #endif

@@ -51,13 +51,13 @@ void context_holders(const struct run_config *config, const int32_t *documents, 
 /* ---- a tensor as rows of heads ---- */
 
 /* Numbers at (b, row, head): start, how many, and how far apart. lse is [B, H, rows], the rest [B, rows, heads, D]. */
-struct view { const double *data; int64_t rows; int heads; int64_t dim; bool by_head; };
+struct view { const double *data; int64_t rows; int heads; int64_t dim; bool by_head; const double *terms /* [b, row, head] */; };
 
 static struct view view_of(const struct attention_part *p, const struct model_config *m, enum context_tensor tensor)
 {
     const double *data[] = {p->out, p->lse, p->dq, p->dk, p->dv, p->d_sinks};
     bool narrow = tensor == CONTEXT_DK || tensor == CONTEXT_DV;
-    return (struct view){data[tensor], p->rows, narrow ? m->kv_heads : m->heads, tensor == CONTEXT_LSE ? 1 : m->head_dim, tensor == CONTEXT_LSE};
+    return (struct view){data[tensor], p->rows, narrow ? m->kv_heads : m->heads, tensor == CONTEXT_LSE ? 1 : m->head_dim, tensor == CONTEXT_LSE, tensor == CONTEXT_DQ ? p->dq_terms : tensor == CONTEXT_DK ? p->dk_terms : NULL};
 }
 
 static const double *at(const struct view *v, int64_t b, int64_t row, int head)
@@ -68,7 +68,7 @@ static const double *at(const struct view *v, int64_t b, int64_t row, int head)
 
 /* ---- norms ---- */
 
-struct norms { double difference, reference, product, own, largest, largest_ref, excess[CONTEXT_RTOLS]; bool finite; };
+struct norms { double difference, reference, product, own, largest, largest_ref, excess[CONTEXT_RTOLS], terms; bool finite; };
 
 /* Both -inf (a row that sees nothing) is equality. */
 static void add_number(struct norms *n, double x, double ref)
@@ -91,6 +91,7 @@ static void add_norms(struct norms *to, const struct norms *from)
     to->reference += from->reference;
     to->product += from->product;
     to->own += from->own;
+    to->terms += from->terms;
     to->finite = to->finite && from->finite;
     for (int i = 0; i < CONTEXT_RTOLS; i++) to->excess[i] = fmax(to->excess[i], from->excess[i]);
     to->largest = fmax(to->largest, from->largest);
@@ -100,7 +101,7 @@ static void add_norms(struct norms *to, const struct norms *from)
 static double rel_of(const struct norms *n)
 {
     if (!n->finite) return INFINITY;
-    return n->difference == 0 ? 0 : sqrt(n->difference) / fmax(sqrt(n->reference), 1e-300);
+    return n->difference == 0 ? 0 : sqrt(n->difference) / fmax(fmax(sqrt(n->reference), sqrt(n->terms) / 16), 1e-300);
 }
 
 /* What a tensor of this format may err by; lse is never narrower than the storage. */
@@ -138,6 +139,11 @@ static void measure(const struct run_config *config, struct context_error *e, co
                 rows += h == 0;
                 struct norms row = {.finite = true};
                 const double *mine = at(x, b, i, h), *due = at(ref, sequence, position, h), *one = single->data ? at(single, sequence, position, h) : NULL;
+                if (ref->terms) {
+                    double terms = ref->terms[(sequence * ref->rows + position) * ref->heads + h];
+                    row.terms = terms * terms;
+                    head_alone.terms += terms * terms;
+                }
                 for (int64_t d = 0; d < x->dim; d++) {
                     add_number(&row, mine[d], due[d]);
                     if (one) add_number(&head_alone, one[d], due[d]);
@@ -146,7 +152,7 @@ static void measure(const struct run_config *config, struct context_error *e, co
                 add_norms(&head, &row);
             }
         }
-        double rel = rel_of(&head), calibrated = single->data ? fmax(limit, 1.35 * rel_of(&head_alone)) : limit;
+        double rel = rel_of(&head), calibrated = single->data ? fmax(limit, 2 * rel_of(&head_alone)) : limit;
         if (e->worst_head < 0 || rel / calibrated > e->worst_head_rel / e->worst_head_limit) {
             e->worst_head = h;
             e->worst_head_rel = rel;
@@ -201,7 +207,7 @@ static void measure_joint(const struct record *parallel, const struct attention_
         }
     }
     sum.positions = positions;
-    struct view x = {values, joint, reference.heads, reference.dim, false};
+    struct view x = {values, joint, reference.heads, reference.dim, false, NULL};
     measure(config, &c->items[(c->ranks + group) * CONTEXT_TENSORS + (int)tensor], &x, &sum, &reference, &alone, tensor, WHICH_ALL);
     free(values);
     free(positions);

@@ -2,6 +2,7 @@
  *
  *   e = ||x - ref||_F / ||ref||_F   of a rank's rows, and of each head of them; never an absolute tolerance, which passes for
  *   right what is small, nor a cosine, which hides one part in a hundred.
+ *   Where terms cancel (a row that sees one key has dq = 0), ||ref|| is at least 1/16 of the sum of their magnitudes.
  *   limits: fp64 1e-12; fp32 32 * 2^-24; bf16, fp16 0.8 u, and up to 1.5 u a finding of precision. lse is kept in storage,
  *   whatever the activations are. Where the scenario's own formats round more than the activations (a narrow softmax), or its
  *   logits are large, one rank alone errs by more than that: the limit is then 1.35 of what it errs by.

@@ -30,6 +30,14 @@ static struct context_inference infer(const char *word, const char *site, int ra
     return i;
 }
 
+const struct site *context_moves(const struct run_config *config, bool gradients)
+{
+    const char *method = config->layout.context.method;
+    bool gathers = !strcmp(method, "all_gather"), heads = !strcmp(method, "ulysses");
+    if (gradients) return context_site(gathers ? "cp.kv_grad_scatter" : heads ? "cp.head_to_seq" : "cp.dkv_hop");
+    return context_site(gathers ? "cp.kv_gather" : heads ? "cp.seq_to_head" : "cp.kv_hop");
+}
+
 /* ---- what is due ---- */
 
 void consumption_due(const struct run_config *config, const int32_t *documents, int64_t sequences, int *ret_due)
@@ -116,6 +124,11 @@ static bool is_overwritten(const struct consumption_matrix *m, int r)
     return due_in_row(m, r) > 1 && last_block(m, r) != r && only(m, r, last_block(m, r));
 }
 
+static bool is_nothing(const struct consumption_matrix *m, int r)
+{
+    return due_in_row(m, r) > 0 && only(m, r, -1);
+}
+
 static bool is_resent(const struct consumption_matrix *m, int r)
 {
     int neighbour = (r - 1 + m->size) % m->size;
@@ -149,6 +162,9 @@ static bool is_causal_skip(const struct consumption_matrix *m, int r)
 
 static bool is_past_skipped(const struct consumption_matrix *m, int r)
 {
+    bool future = true;
+    for (int c = 0; c < m->size; c++) future = future && (got(m, r, c) > 0) == (c > r);
+    if (future && due(m, r, r)) return true;
     return is_one_side(m, r, false, true);
 }
 
@@ -161,6 +177,15 @@ static bool is_doubled(const struct consumption_matrix *m, int r)
         any = any || got(m, r, c) > 1;
     }
     return any;
+}
+
+/* Everything once, and what nobody sees too. */
+static bool is_hidden_too(const struct consumption_matrix *m, int r)
+{
+    for (int c = 0; c < m->size; c++) {
+        if (got(m, r, c) > 1 || (due(m, r, c) && got(m, r, c) == 0)) return false;
+    }
+    return true;
 }
 
 /* The one step whose block is missing; -1: none, or several, or something beside. */
@@ -197,7 +222,10 @@ struct context_inference consumption_word(const struct consumption_matrix *m, co
         same_step = same_step && of_row >= 0 && of_row == step;
     }
     bool silent = messages && messages[first] == 0, talks = messages && messages[first] > 0;
-    if (all_rows(m, is_local) && !(talks && m->size == 2))
+    if (all_rows(m, is_nothing)) return infer("nothing", "cp.step", first, -1, "no block at all is in the output");
+    if (all_rows(m, is_local) && talks && m->size > 2)
+        return infer("not-arrived", "cp.kv_hop", first, -1, "every rank consumes only its own keys and values, although blocks were sent: what was received is not what was sent");
+    if (all_rows(m, is_local) && !talks)
         return infer("local-only", "cp.rotate", first, -1, "%s only its own keys and values: no other rank's are in its output%s", wrong == m->size ? "every rank consumes" : "a rank consumes",
                      silent ? ", and it sent none" : talks ? ", although they were sent" : "");
     if (all_rows(m, is_overwritten))
@@ -212,7 +240,9 @@ struct context_inference consumption_word(const struct consumption_matrix *m, co
     if (all_rows(m, is_doubled))
         return infer("doubled", "cp.kv_block", first, -1, "a block of keys and values is in the output more than once");
     if (same_step)
-        return infer("skipped-step", step == 0 ? "cp.step" : "cp.step", first, step, "the block that step %d of the ring brings (0: the own one) is not in the output; the others are merged as they must be", step);
+        return infer("skipped-step", "cp.step", first, step, "the block that step %d of the ring brings (0: the own one) is not in the output; the others are merged as they must be", step);
+    if (all_rows(m, is_hidden_too))
+        return infer("hidden-too", "cp.step", first, -1, "blocks are computed of which the mask hides every key: work for nothing");
     for (int r = 0; r < m->size; r++) {
         for (int c = 0; c < m->size; c++) {
             if (due(m, r, c) && got(m, r, c) == 0)
@@ -260,21 +290,30 @@ bool context_inferred_times(const struct run_config *config, const struct contex
 
 static struct context_inference infer_mask(const struct run_config *config, const struct influence *f)
 {
-    int64_t extra = 0, missing = 0, diagonal = 0;
-    const struct influence_cell *first = NULL;
-    int rank = -1, members = layout_cp(&config->layout);
+    int64_t extra = 0, missing = 0, diagonal = 0, diagonal_missing = 0;
+    const struct influence_cell *first = NULL, *part = NULL;
+    int rank = -1, part_rank = -1, members = layout_cp(&config->layout);
     for (int r = 0; r < f->chunks; r++) {
         for (int c = 0; c < f->chunks; c++) {
             const struct influence_cell *cell = &f->cells[r * f->chunks + c];
             extra += cell->extra;
             missing += cell->missing;
             if (r == c) diagonal += cell->extra;
+            if (r == c) diagonal_missing += cell->missing;
+            if (cell->missing && cell->missing < cell->due && !part) {
+                part = cell;
+                part_rank = r < members ? r : -1;
+            }
             if (cell->extra && !first) {
                 first = cell;
                 rank = r < members ? r : -1;
             }
         }
     }
+    if (extra == 0 && missing > 0 && part && members > 1 && f->missing_behind == missing)
+        return infer("masked-too-much", diagonal_missing == missing ? "cp.diagonal_mask" : "cp.mask_passed", part_rank, -1, "queries do not see keys behind them, as if there were a causal mask");
+    if (extra == 0 && part)
+        return infer("part-missing", "cp.shard_tail", part_rank, -1, "some keys of a shard reach no query (position %lld) and others of it do: rows at its end are lost", (long long)part->key);
     if (extra == 0) return nothing();
     if (missing > 0)
         return infer("wrong-positions", "cp.layout", rank, -1, "queries see other keys than the mask lets them, some too many and some too few: the mask is made from positions that are not those of the rows");
@@ -310,32 +349,66 @@ static struct context_inference infer_joint(const struct run_config *config, con
     return nothing();
 }
 
-static struct context_inference infer_weights(const struct run_config *config, const struct mass *m, int ranks, int rank)
+static struct context_inference infer_weights(const struct run_config *config, const struct context_variations *v, int ranks, int rank)
 {
+    const struct mass *m = &v->mass;
     double total = m->total[rank], should = m->total_due[rank];
     (void)ranks;
+    if (total == 0) return infer("zeros", "cp.accumulate", rank, -1, "the output of rank %d is 0", rank);
+    if (total < should - 1e-9 && !config->attention.sinks && fabs(m->exponent - 1) < 1e-6 && m->misfit < 1e-6)
+        return infer("diluted", "cp.out_init", rank, -1, "all keys together get %.6g of the softmax on rank %d where %.6g is due, each its due share of that: something without values takes the rest, what results are merged into was not empty", total, rank, should);
     if (config->attention.sinks && fabs(total - should) > 1e-9)
-        return infer("sink", "cp.sink_once", rank, -1, "all keys together get %.6g of the softmax on rank %d where %.6g is due: the sinks take the rest %s", total, rank, should,
-                     total > should ? "too little: they were lost" : "too often: they enter more than once");
-    if (!isfinite(total) || fabs(total - should) > 1e-9)
+        return infer("sink", total > should ? "cp.sink" : "cp.sink_once", rank, -1, "all keys together get %.6g of the softmax on rank %d where %.6g is due: the sinks %s", total, rank, should,
+                     total > should ? "are not in the denominator" : "are there more than once");
+    if (fabs(total - should) > 1e-9 && fabs(total - should) < 0.02)
+        return infer("rounded", "cp.accumulate", rank, -1, "all keys together get %.6g of the softmax on rank %d where %.6g is due: the running output is kept in too few bits", total, rank, should);
+    bool each_whole = true;
+    for (int c = 0; c < m->chunks; c++) each_whole = each_whole && (m->due[rank * m->chunks + c] < 1e-9 || fabs(m->got[rank * m->chunks + c] - 1) < 1e-6);
+    if (!isfinite(total) || (fabs(total - should) > 1e-9 && !each_whole)) {
+        struct context_inference altered = infer("altered", "cp.kv_hop", rank, -1, "all keys together get %.6g of the softmax on rank %d where %.6g is due: values are not what their owner has", total, rank, should);
+        altered.site = context_moves(config, false);
+        return altered;
+    }
+    if (fabs(total - should) > 1e-9)
         return infer("not-normalised", "cp.merge", rank, -1, "all keys together get %.6g of the softmax on rank %d where %.6g is due: results are added up without being weighed", total, rank, should);
-    if (isfinite(m->exponent) && fabs(m->exponent) < 0.05 && m->misfit < 0.05)
+    if (v->alone > 1e-9 && !(m->misfit < 0.05))
+        return infer("alone-too", "cp.softmax_scale", rank, -1, "one rank alone, with no block to merge, is off by %.3g too: it is not the merge but what a block itself computes, its scale for one", v->alone);
+    if (!isfinite(m->exponent)) return infer("badly-merged", "cp.merge_weights", rank, -1, "blocks do not weigh what they must on rank %d", rank);
+    if (fabs(m->exponent) < 0.05 && m->misfit < 0.05)
         return infer("plain-average", "cp.merge_weights", rank, -1, "every block gets the same weight whatever its log-sum-exp: results are averaged");
-    if (isfinite(m->exponent) && fabs(m->exponent - 1 / log(2.0)) < 0.02 && m->misfit < 0.05)
+    if (fabs(m->exponent - 1 / log(2.0)) < 0.02 && m->misfit < 0.05)
         return infer("lse-base", "cp.lse_base", rank, -1, "blocks weigh like the due weights to the power %.4g, which is 1 / ln 2: a log-sum-exp in base 2 is taken for one in base e", m->exponent);
+    if (fabs(m->exponent - 1) > 0.02 && m->misfit < 0.01)
+        return infer("lse-scaled", "cp.lse_base", rank, -1, "blocks weigh like the due weights to the power %.4g: their log-sum-exp is multiplied by that", m->exponent);
+    if (fabs(m->exponent - 1) < 0.02 && m->misfit < 0.05)
+        return infer("lse-rounded", "cp.lse", rank, -1, "blocks weigh about what they must, %.2g off in the logs: their log-sum-exp is rounded before it is used", m->misfit);
     return infer("badly-merged", "cp.merge_weights", rank, -1, "keys of all blocks enter once, and blocks do not weigh what they must (as the due weights to the power %.4g, %.2g off)", m->exponent, m->misfit);
 }
 
+static bool is_finite(const struct context_comparison *c, int *ret_rank)
+{
+    for (int r = 0; r < c->ranks; r++) {
+        const struct context_error *e = context_error_of(c, r, CONTEXT_OUT);
+        *ret_rank = r;
+        if (e->known && !isfinite(e->rel)) return false;
+    }
+    return true;
+}
+
 struct context_inference context_infer(const struct run_config *config, const struct context_comparison *comparison, const struct context_variations *v,
-                                       const int64_t *messages, const int32_t *documents)
+                                       const int64_t *messages, const int32_t *documents, bool ledgers_are_right)
 {
     int members = layout_cp(&config->layout), ranks = members * config->layout.dp_replicate, rank = 0;
     struct context_inference inference = nothing();
-    (void)comparison;
+    if (comparison && !is_finite(comparison, &rank)) {
+        inference = infer("not-arrived", "cp.kv_hop", rank, -1, "the output of rank %d is not finite: memory was read that nothing had arrived in", rank);
+        inference.site = context_moves(config, false);
+        return inference;
+    }
     if (!v || !v->mass.got || v->mass.failed || !v->value_rows.cells || v->value_rows.failed) return inference;
     inference = infer_mask(config, &v->value_rows);
     int *gotten = memory_zalloc((size_t)(2 * members * members + 1) * sizeof *gotten), *should = gotten + members * members;
-    for (int g = 0; g < config->layout.dp_replicate && !inference.word; g++) {
+    for (int g = 0; g < config->layout.dp_replicate && !inference.word && !ledgers_are_right; g++) {
         int64_t batch = config->attention.batch;
         consumption_due(config, documents ? documents + g * batch * config->model.seq : NULL, batch, should);
         if (!context_inferred_times(config, v, g, gotten)) continue;
@@ -343,18 +416,21 @@ struct context_inference context_infer(const struct run_config *config, const st
         inference = consumption_word(&matrix, messages ? messages + g * members : NULL);
         if (inference.word) inference.first_rank += g * members;
     }
+    if (inference.site == context_site("cp.kv_hop") || (inference.word && inference.site == context_site("cp.rotate"))) {
+        const struct site *moves = context_moves(config, false);
+        if (moves != context_site("cp.kv_hop")) inference.site = moves;
+    }
     free(gotten);
     if (inference.word || mass_is_right(&v->mass, ranks, &rank)) return inference;
     inference = infer_joint(config, &v->mass, ranks);
-    return inference.word ? inference : infer_weights(config, &v->mass, ranks, rank);
+    return inference.word ? inference : infer_weights(config, v, ranks, rank);
 }
 
-struct context_inference context_infer_gradients(const struct context_comparison *c, const struct context_variations *v)
+struct context_inference context_infer_gradients(const struct run_config *config, const struct context_comparison *c, const struct context_variations *v)
 {
     if (context_comparison_any(c, CONTEXT_OUT) || context_comparison_any(c, CONTEXT_LSE)) return nothing();
     bool dq = context_comparison_any(c, CONTEXT_DQ), dk = context_comparison_any(c, CONTEXT_DK), dv = context_comparison_any(c, CONTEXT_DV);
-    int rank = -1, landed = 0, passes = 0, shift = -1;
-    bool one_shift = true;
+    int rank = -1, passes = 0, wrong = 0, next = 0, mirrored = 0;
     for (int r = 0; r < c->ranks && rank < 0; r++) {
         for (int t = CONTEXT_DQ; t <= CONTEXT_DV; t++) {
             const struct context_error *e = context_error_of(c, r, (enum context_tensor)t);
@@ -363,20 +439,22 @@ struct context_inference context_infer_gradients(const struct context_comparison
     }
     for (int i = 0; v && i < v->gradient_count; i++) {
         const struct gradient_pass *p = &v->gradient[i];
-        if (p->wrong_rank < 0) continue;
-        passes++;
-        if (p->landed < 0) continue;
-        int by = (p->landed - p->wrong_rank + c->members) % c->members;
-        landed++;
-        if (shift < 0) shift = by;
-        one_shift = one_shift && by == shift;
+        passes += p->wrong_ranks > 0;
+        wrong += p->wrong_ranks;
+        next += p->next;
+        mirrored += p->mirrored;
     }
-    if (!dq && (dk || dv) && landed > 0 && one_shift && shift == 1)
+    bool ring = context_moves(config, true) == context_site("cp.dkv_hop");
+    if (ring && !dq && (dk || dv) && wrong > 0 && next == wrong)
         return infer("not-home", "cp.dkv_home", rank, -1, "dq is right, and each rank ends with the gradient of its next neighbour's keys and values: they do not make the last hop home");
-    if (!dq && (dk || dv) && landed > 0 && one_shift)
-        return infer("landed-elsewhere", "cp.dkv_hop", rank, -1, "dq is right, and each rank ends with the gradient of the keys and values of the member %d places on: their hops do not come to a full round", shift);
-    if (!dq && dk && dv && passes > 0)
-        return infer("dk-dv", "cp.dkv_hop", rank, -1, "dq is right, dk and dv are wrong: gradients of keys and values are lost, mixed or go the wrong way round");
+    if (ring && !dq && (dk || dv) && wrong > 0 && mirrored == wrong)
+        return infer("wrong-way", "cp.dkv_direction", rank, -1,
+                     "dq is right, and what a token sends to the keys s places before it ends on the rank s places behind it: gradients of keys and values go round the other way than their blocks");
+    if (!dq && dk && dv && passes > 0) {
+        struct context_inference moved = infer("dk-dv", "cp.dkv_hop", rank, -1, "dq is right, dk and dv are wrong: gradients of keys and values are lost, doubled or mixed on their way");
+        moved.site = context_moves(config, true);
+        return moved;
+    }
     if (dq && dk && !dv) return infer("dq-dk", "cp.delta", rank, -1, "dv is right, dq and dk are wrong: the scores' gradient is, which dv does not depend on (the row's delta, or the scale)");
     if (dq && !dk && !dv) return infer("dq", "cp.dq_step", rank, -1, "dq is wrong, dk and dv are right: a block's part of dq is not added");
     if (dq && dk && dv) return infer("all", "cp.backward_stats", rank, -1, "dq, dk and dv are wrong, out and lse right: probabilities are made again from other statistics than the whole rows'");

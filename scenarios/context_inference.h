@@ -11,6 +11,8 @@
  *   past-skipped   without those of earlier members, which a causal mask shows
  *   doubled        everything, and some of it more than once
  *   skipped-step   without the block of one step, the same for all
+ *   nothing        no block at all
+ *   not-arrived    only the own block, although messages were sent: what came was not what was sent
  *   missing, not-due   anything else that is not there, or should not be
  * context_infer reads the variations (scenarios/context_variations.h) and how many messages of keys and values each rank sent.
  * Where influence and masses are right by set and sum, the weights tell: as powers of the due ones, w^0 is a plain average,
@@ -32,15 +34,17 @@ struct context_inference {
 
 /* Which pairs of chunks have a query that sees a key, over the sequences of a group; joint rows are nobody's. [size * size] into ret_due. */
 void consumption_due(const struct run_config *config, const int32_t *documents /* [sequences, seq] of the group or NULL */, int64_t sequences, int *ret_due);
+/* Where keys and values move, by the method: cp.kv_hop, cp.kv_gather, cp.seq_to_head; their gradients: cp.dkv_hop, cp.kv_grad_scatter, cp.head_to_seq. */
+const struct site *context_moves(const struct run_config *config, bool gradients);
 /* messages: of keys and values, by rank; NULL: not known. */
 struct context_inference consumption_word(const struct consumption_matrix *matrix, const int64_t *messages);
 
 /* From outputs alone; -1 where it can't be told. false: there is nothing to go by. */
 bool context_inferred_times(const struct run_config *config, const struct context_variations *v, int group, int *ret_got);
 struct context_inference context_infer(const struct run_config *config, const struct context_comparison *comparison, const struct context_variations *v,
-                                       const int64_t *messages, const int32_t *documents);
+                                       const int64_t *messages, const int32_t *documents, bool ledgers_are_right);
 /* Of gradients, where the forward is right: which of dq, dk, dv are wrong, and where they landed. */
-struct context_inference context_infer_gradients(const struct context_comparison *comparison, const struct context_variations *v);
+struct context_inference context_infer_gradients(const struct run_config *config, const struct context_comparison *comparison, const struct context_variations *v);
 
 /* The messages of keys and values that each rank sent in the forward; -1 a rank where nobody counted. */
 void context_messages(const struct record *record, int64_t *ret);

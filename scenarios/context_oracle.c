@@ -6,6 +6,9 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "model/sites.h"
 
 #include "scenarios/context_checks.h"
 #include "scenarios/facts.h"
@@ -15,12 +18,70 @@ struct place context_place(const struct evidence *e, int rank)
     return place_at_unit(e->config, rank, 0, 0, 1);
 }
 
+static const struct site *chosen_site(const struct record *record, bool backward)
+{
+    const struct site *first = NULL;
+    int border = model_site_order(context_site("cp.backward_stats"));
+    for (int r = 0; r < record->ranks; r++) {
+        for (int i = 0; i < record->rank[r].choices.count; i++) {
+            const struct site *site = record->rank[r].choices.items[i].site;
+            if (strncmp(site->name, "cp.", 3) || (model_site_order(site) >= border) != backward) continue;
+            if (!first || model_site_order(site) < model_site_order(first)) first = site;
+        }
+    }
+    return first;
+}
+
+static bool tells(const char *word)
+{
+    static const char *const words[] = {"local-only", "overwritten", "resent", "causal-skip", "past-skipped", "doubled", "skipped-step", "nothing", "not-home", "wrong-way", "lse-base", "dq", "dq-dk"};
+    for (size_t i = 0; word && i < sizeof words / sizeof words[0]; i++) {
+        if (!strcmp(word, words[i])) return true;
+    }
+    return false;
+}
+
+/* Were ledgers kept, and does the forward hold what is due by them? */
+static bool ledgers_are_right(const struct evidence *e)
+{
+    const struct record *record = e->parallel;
+    int members = layout_cp(&e->config->layout);
+    bool right = true, any = false;
+    int *due = memory_zalloc((size_t)(members * members + 1) * sizeof *due);
+    int64_t batch = e->config->attention.batch;
+    for (int r = 0; r < record->ranks; r++) {
+        const int32_t *documents = e->context->inputs->documents;
+        if (r % members == 0) consumption_due(e->config, documents ? documents + r / members * batch * e->config->model.seq : NULL, batch, due);
+        for (int i = 0; i < record->rank[r].consumptions.count; i++) {
+            const struct consumption_fact *f = &record->rank[r].consumptions.items[i];
+            for (int c = 0; c < f->size && !f->backward; c++) right = right && f->times[c] == due[r % members * members + c];
+            any = true;
+        }
+    }
+    free(due);
+    return any && right;
+}
+
 struct context_inference context_infer_of(const struct evidence *e)
 {
-    int64_t *messages = memory_zalloc((size_t)(e->parallel->ranks + 1) * sizeof *messages);
-    context_messages(e->parallel, messages);
-    struct context_inference inference = context_infer(e->config, e->context->comparison, e->context->variations, messages, e->context->inputs->documents);
-    free(messages);
+    const struct context_comparison *c = e->context->comparison, *fine = e->context->fine;
+    const struct context_comparison *which = c && context_comparison_fails(c) ? c : fine ? fine : c;
+    bool forward = which && (context_comparison_any(which, CONTEXT_OUT) || context_comparison_any(which, CONTEXT_LSE));
+    struct context_inference inference = {.step = -1, .first_rank = -1};
+    if (!which) return inference;
+    if (forward) {
+        int64_t *messages = memory_zalloc((size_t)(e->parallel->ranks + 1) * sizeof *messages);
+        context_messages(e->parallel, messages);
+        inference = context_infer(e->config, c, e->context->variations, messages, e->context->inputs->documents, ledgers_are_right(e));
+        free(messages);
+    } else {
+        inference = context_infer_gradients(e->config, which, e->context->variations);
+    }
+    const struct site *chosen = context_comparison_fails(which) && !tells(inference.word) ? chosen_site(e->parallel, !forward) : NULL;
+    if (chosen) {
+        inference.site = chosen;
+        if (!inference.word) inference.word = "chosen";
+    }
     return inference;
 }
 
@@ -38,12 +99,11 @@ static const char *tensors_wrong(const struct context_comparison *c, char text[9
 static void find_error(const struct evidence *e, struct check_output *output, const struct context_comparison *c, int rank, int group, enum context_tensor tensor,
                        const struct context_error *error, bool fine)
 {
-    struct context_inference backward = context_infer_gradients(c, e->context->variations);
-    bool is_forward = tensor <= CONTEXT_LSE;
-    const struct site *site = !is_forward && backward.word ? backward.site : NULL;
+    struct context_inference inference = context_infer_of(e);
+    const struct site *site = inference.word ? inference.site : NULL;
     if (error->imprecise) site = context_site("cp.accumulate");
     struct finding finding = finding_new(site, context_place(e, rank));
-    char wrong[96], where[96] = "", whose[64];
+    char wrong[96], where[96] = "", whose[64], of_head[24] = "";
     finding.expected = 0;
     finding.got = error->rel;
     if (error->worst_position >= 0) snprintf(where, sizeof where, ", worst at position %lld of sequence %lld", (long long)error->worst_position, (long long)error->worst_sequence);
@@ -52,13 +112,16 @@ static void find_error(const struct evidence *e, struct check_output *output, co
     else snprintf(whose, sizeof whose, "group %d's %s of the joint rows, summed,", group, context_tensor_names[tensor]);
     if (error->imprecise) {
         finding_pattern(&finding, "rounded");
-        finding_say(&finding, "%s is off by %.3g, %.2f of the format's roundoff and more than the %.2f that one rounding of right numbers leaves: somewhere results are kept in 16 bits between blocks%s", whose, error->rel,
-                    error->rel / c->roundoff, error->limit / c->roundoff, where);
+        bool head = error->worst_head_rel / error->worst_head_limit > error->rel / error->limit;
+        double rel = head ? error->worst_head_rel : error->rel;
+        if (head) snprintf(of_head, sizeof of_head, " in head %d", error->worst_head);
+        finding_say(&finding, "%s is off by %.3g%s, %.2f of the format's roundoff and more than the %.2f that rounding right numbers leaves: somewhere results are kept in 16 bits between blocks%s", whose, rel, of_head,
+                    rel / c->roundoff, (head ? error->worst_head_limit : error->limit) / c->roundoff, where);
     } else {
-        if (site) finding_pattern(&finding, backward.word);
+        if (site) finding_pattern(&finding, inference.word);
         struct context_shape_of_errors shape = context_error_shape(c, tensor);
         finding_say(&finding, "%s%s differs from one rank's by %.3g (head %d: %.3g)%s; wrong are %s; over the ranks: %s%s%s", whose, fine ? ", made in fp64," : "", error->rel, error->worst_head,
-                    error->worst_head_rel, where, tensors_wrong(c, wrong), shape.word, site ? ". " : "", site ? backward.text : "");
+                    error->worst_head_rel, where, tensors_wrong(c, wrong), shape.word, site ? ". " : "", site ? inference.text : "");
     }
     check_find(output, &finding);
 }
@@ -121,8 +184,8 @@ void context_poison(const struct evidence *e, struct check_output *output)
         }
         if (!p) continue;
         int64_t rows = p->batch * p->rows, wide = e->config->model.heads * (int64_t)e->config->model.head_dim, narrow = e->config->model.kv_heads * (int64_t)e->config->model.head_dim;
-        const struct { const double *data; int64_t count; const char *name, *site; } parts[] = {
-            {p->out, rows * wide, "out", "cp.kv_hop"}, {p->dq, rows * wide, "dq", "cp.dq_step"}, {p->dk, rows * narrow, "dk", "cp.dkv_hop"}, {p->dv, rows * narrow, "dv", "cp.dkv_hop"}};
+        const struct { const double *data; int64_t count; const char *name; bool gradient; } parts[] = {
+            {p->out, rows * wide, "out", false}, {p->dq, rows * wide, "dq", true}, {p->dk, rows * narrow, "dk", true}, {p->dv, rows * narrow, "dv", true}};
         for (int i = 0; i < 4; i++) {
             int64_t bad = 0, first = -1, width = i < 2 ? wide : narrow;
             for (int64_t j = 0; parts[i].data && j < parts[i].count; j++) {
@@ -131,7 +194,7 @@ void context_poison(const struct evidence *e, struct check_output *output)
             }
             check_value(output, (double)bad, 0);
             if (bad == 0) continue;
-            struct finding finding = finding_new(context_site(parts[i].site), context_place(e, r));
+            struct finding finding = finding_new(context_moves(e->config, parts[i].gradient), context_place(e, r));
             finding_pattern(&finding, "not-finite");
             finding_say(&finding, "%lld numbers of rank %d's %s are not finite, the first at position %d: memory was read that nothing had been written to, or an exponential ran over", (long long)bad, r,
                         parts[i].name, p->positions[first / width]);

@@ -63,7 +63,7 @@ static bool same_bits(const double *a, const double *b, size_t count)
 
 static void note_pair(struct influence *f, struct influence_cell *cell, int64_t sequence, int64_t query, int64_t key, bool due, bool changed)
 {
-    (void)f;
+    f->missing_behind += due && !changed && key > query;
     cell->due += due;
     cell->changed += changed;
     if (due == changed) return;
@@ -166,10 +166,11 @@ static struct due reference_of(struct work *w, const struct run_config *config, 
         return due;
     }
     size_t rows = (size_t)(in->sequences * in->seq), wide = rows * (size_t)(in->heads * in->head_dim), narrow = rows * (size_t)(in->kv_heads * in->head_dim);
-    size_t lse = rows * (size_t)in->heads, total = 2 * wide + lse + 2 * narrow + (size_t)in->heads + 1;
+    size_t lse = rows * (size_t)in->heads, of_keys = rows * (size_t)in->kv_heads, total = 2 * wide + 2 * lse + 2 * narrow + of_keys + (size_t)in->heads + 1;
     double *at = memory_zalloc(total * sizeof *at);
     due.memory = at;
-    due.results = (struct attention_results){at, at + wide, at + wide + lse, at + 2 * wide + lse, at + 2 * wide + lse + narrow, at + 2 * wide + lse + 2 * narrow};
+    due.results = (struct attention_results){at, at + wide, at + wide + lse, at + 2 * wide + lse, at + 2 * wide + lse + narrow, at + 2 * wide + lse + 2 * narrow,
+                                              at + 2 * wide + lse + 2 * narrow + in->heads, at + 2 * wide + 2 * lse + 2 * narrow + in->heads};
     struct run_config single = attention_single(config);
     attention_reference(&single, ops, in, gradients, &due.results);
     return due;
@@ -368,22 +369,29 @@ static void vary_lse(struct work *w)
 
 struct member_errors { double dq, dk, dv; int64_t leaks, leak_position; };
 
-/* Errors over the own rows of a rank, against the reference at the positions of rank `as`. */
-static double error_as(const struct work *w, const struct record *record, int rank, int as, const double *mine, const double *due, int64_t width)
+/* Errors over the own rows of a rank, against the reference at the positions of rank `as`; of the rows that both have. */
+static double error_as(const struct work *w, const struct record *record, int rank, int as, const double *mine, const double *due, const double *terms, int64_t heads)
 {
     const struct attention_part *p = record->rank[rank].attention, *q = record->rank[as].attention;
-    double difference = 0, norm = 0;
-    if (p->rows != q->rows) return INFINITY;
-    for (int64_t i = 0; i < p->batch * p->rows; i++) {
-        int64_t sequence = p->first_sequence + i / p->rows;
-        if (context_is_joint(&w->config, q->positions[i])) continue;
+    double difference = 0, norm = 0, largest = 0;
+    int64_t width = heads * w->inputs->head_dim;
+    int64_t rows = p->rows < q->rows ? p->rows : q->rows;
+    if (rows == 0) return p->rows == q->rows ? 0 : INFINITY;
+    for (int64_t at = 0; at < p->batch * rows; at++) {
+        int64_t i = at / rows * p->rows + at % rows, from = at / rows * q->rows + at % rows, sequence = p->first_sequence + at / rows;
+        if (context_is_joint(&w->config, q->positions[from])) continue;
+        for (int64_t h = 0; terms && h < heads; h++) {
+            double term = terms[(sequence * w->inputs->seq + q->positions[from]) * heads + h];
+            largest += term * term;
+        }
         for (int64_t j = 0; j < width; j++) {
-            double should = due[(sequence * w->inputs->seq + q->positions[i]) * width + j], d = mine[i * width + j] - should;
+            double should = due[(sequence * w->inputs->seq + q->positions[from]) * width + j], d = mine[i * width + j] - should;
             difference += d * d;
             norm += should * should;
         }
     }
     if (!isfinite(difference)) return INFINITY;
+    norm = fmax(norm, largest / 256);
     return difference == 0 ? 0 : norm == 0 ? INFINITY : sqrt(difference / norm);
 }
 
@@ -405,7 +413,7 @@ static void count_leaks(const struct work *w, struct gradient_pass *pass, const 
 static void vary_token(struct work *w, struct gradient_pass *pass)
 {
     const struct attention_inputs_data *in = w->inputs;
-    int64_t wide = in->heads * in->head_dim, narrow = in->kv_heads * in->head_dim, at = (pass->sequence * in->seq + pass->token) * wide;
+    int64_t wide = in->heads * in->head_dim, at = (pass->sequence * in->seq + pass->token) * wide;
     struct attention_inputs_data *changed = attention_inputs_copy(in);
     memset(changed->d_out, 0, (size_t)(in->sequences * in->seq * wide) * sizeof(double));
     memcpy(changed->d_out + at, in->d_out + at, (size_t)wide * sizeof(double));
@@ -416,19 +424,23 @@ static void vary_token(struct work *w, struct gradient_pass *pass)
     int group = (int)(pass->sequence / w->config.attention.batch), from = group * w->members;
     for (int m = 0; m < w->members && !pass->failed; m++) {
         const struct attention_part *p = record->rank[from + m].attention;
-        double dq = error_as(w, record, from + m, from + m, p->dq, due.results.dq, wide);
-        double dk = error_as(w, record, from + m, from + m, p->dk, due.results.dk, narrow), dv = error_as(w, record, from + m, from + m, p->dv, due.results.dv, narrow);
+        double dq = error_as(w, record, from + m, from + m, p->dq, due.results.dq, due.results.dq_terms, in->heads);
+        double dk = error_as(w, record, from + m, from + m, p->dk, due.results.dk, due.results.dk_terms, in->kv_heads), dv = error_as(w, record, from + m, from + m, p->dv, due.results.dv, NULL, in->kv_heads);
         count_leaks(w, pass, record, from + m);
         pass->dq = fmax(pass->dq, dq);
         pass->dk = fmax(pass->dk, dk);
         pass->dv = fmax(pass->dv, dv);
-        if (pass->wrong_rank >= 0 || (dk <= fp64_limit && dv <= fp64_limit)) continue;
-        pass->wrong_rank = from + m;
+        if (dk <= fp64_limit && dv <= fp64_limit) continue;
+        int landed = -1;
         for (int c = 0; c < w->members; c++) {
-            if (c == m) continue;
-            double as = error_as(w, record, from + m, from + c, p->dv, due.results.dv, narrow);
-            if (as <= fp64_limit) pass->landed = from + c;
+            if (c != m && error_as(w, record, from + m, from + c, p->dv, due.results.dv, NULL, in->kv_heads) <= fp64_limit) landed = c;
         }
+        if (pass->wrong_ranks++ == 0) {
+            pass->wrong_rank = from + m;
+            pass->landed = landed < 0 ? -1 : from + landed;
+        }
+        pass->next += landed == (m + 1) % w->members;
+        pass->mirrored += landed == (2 * pass->member - m + w->members) % w->members;
     }
     record_free(record);
     free(due.memory);
@@ -449,7 +461,7 @@ static void vary_gradients(struct work *w)
             if (chunk_of(w, sequence, p) == member && seen++ == count / 2) token = p;
         }
         if (token < 0) continue;
-        *pass = (struct gradient_pass){.sequence = sequence, .token = token};
+        *pass = (struct gradient_pass){.sequence = sequence, .token = token, .member = member};
         w->v->gradient_count++;
         vary_token(w, pass);
     }
@@ -624,6 +636,23 @@ static void vary_flag(struct work *w, enum flag_kind kind, const struct record *
     attention_inputs_free(changed);
 }
 
+/* ---- one rank ---- */
+
+/* The path of many ranks with one: no block to merge, nothing to wait for. */
+static void vary_alone(struct work *w)
+{
+    struct run_config config = attention_single(&w->config);
+    bool equal;
+    w->v->alone = NAN;
+    if (w->members == 1) return;
+    config.attention.backward = false;
+    struct due due = reference_of(w, &config, w->inputs, false);
+    struct record *record = w->stopped ? NULL : run_of(w, &config, w->inputs);
+    if (is_whole(record)) w->v->alone = distance(w, record, due.results.out, NULL, &equal);
+    record_free(record);
+    free(due.memory);
+}
+
 /* ---- all of it ---- */
 
 static void find_holders(struct work *w)
@@ -654,7 +683,9 @@ struct context_variations *context_variations_new(const struct run_config *confi
     struct record *base = needs_base ? run_of(&w, &forward, inputs) : NULL;
     if (which & VARY_INFLUENCE && !w.stopped) vary_influence(&w, &v->value_rows, base, false);
     if (which & VARY_INFLUENCE && !w.stopped) vary_influence(&w, &v->key_rows, base, true);
+    v->alone = NAN;
     if (which & VARY_MASS && !w.stopped) vary_mass(&w);
+    if (which & VARY_MASS && !w.stopped) vary_alone(&w);
     if (which & VARY_LSE && !w.stopped) vary_lse(&w);
     if (which & VARY_GRADIENT && config->attention.backward && !w.stopped) {
         vary_gradients(&w);

@@ -25,6 +25,7 @@ struct influence {
     bool exhaustive;
     struct influence_cell *cells;     /* [chunks of queries][chunks of keys] */
     int64_t foreign, foreign_sequence; /* rows that changed in other sequences */
+    int64_t missing_behind;           /* missing pairs whose key is behind the query */
     int64_t extra_behind, extra_window, extra_documents; /* extra pairs by what hides them: the future, the window, another document */
     bool failed;                      /* a run did not finish */
 };
@@ -44,8 +45,10 @@ struct gradient_pass {
     int64_t sequence, token;
     int64_t leaks; int leak_rank; int64_t leak_position;  /* dk or dv not exactly 0 where the token does not see */
     double dq, dk, dv;                /* worst relative error of a member */
-    int wrong_rank;                   /* the first whose dk or dv is wrong; -1 */
+    int member;                       /* who holds the token */
+    int wrong_rank, wrong_ranks;      /* the first whose dk or dv is wrong (-1), and how many */
     int landed;                       /* whose due gradient that rank has; -1: nobody's */
+    int next, mirrored;               /* of these ranks: how many have that of the next member; that of the member as far on the token's other side */
     bool failed;
 };
 struct direction_pass { bool made; double analytic, numeric, terms, error; };
@@ -67,6 +70,7 @@ struct context_variations {
     struct gradient_pass gradient[GRADIENT_PASSES_MAX]; int gradient_count;
     struct direction_pass direction;
     struct flag_pass flag[FLAG_KINDS];
+    double alone;                     /* relative error of out on one rank (cp 1, the same faults); NAN: not made, or it was made on one */
     struct arena *arena;
 };
 

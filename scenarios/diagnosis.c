@@ -32,6 +32,7 @@ static bool earlier(const struct finding *a, const struct finding *b)
 static bool decides(const struct evidence *e, const struct finding *f, const struct finding *mismatch)
 {
     if (step_key(f) != step_key(mismatch)) return false;
+    if (f->site == &site_cp_forward_received || f->site == &site_cp_dkv_direction || f->site == &site_cp_unpack) return true; /* another block, of other rows */
     if (f->site == &site_ep_rank) return true; /* whose experts it has, and so how many of them */
     if (f->site == &site_fsdp_sync_now || f->site == &site_dp_sync_now) return f->place.rank == mismatch->place.rank;
     if (f->site != &site_ddp_ready || f->place.rank < 0 || mismatch->place.rank < 0) return false;

@@ -14,6 +14,7 @@
 
 #include "model/sites.h"
 #include "scenarios/compare.h"
+#include "scenarios/context_compare.h"
 #include "scenarios/diagnosis.h"
 
 static bool activations_agree(const struct comparison *c, int step)
@@ -70,6 +71,11 @@ struct finding diagnosis_guess(const struct evidence *evidence, const struct res
         const struct finding *f = &result->findings[i];
         if (strcmp(f->check, "oracle") && strcmp(f->check, "grad-norm") && strcmp(f->check, "poison")) continue;
         struct finding finding = *f;
+        if (evidence->config->workload == WORKLOAD_ATTENTION) { /* nothing tells: the first place of all that computes, or of the backward */
+            bool forward = !evidence->context->comparison || context_comparison_any(evidence->context->comparison, CONTEXT_OUT) || context_comparison_any(evidence->context->comparison, CONTEXT_LSE);
+            finding.site = forward ? &site_cp_layout : &site_cp_backward_stats;
+            return finding;
+        }
         finding.site = c && f->place.step >= 0 ? place_of(c, f->place.step) : &site_layer_forward;
         return finding;
     }

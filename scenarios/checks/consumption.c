@@ -5,6 +5,7 @@
  * micro-batch; else 0 for a ring, and 0 or 1 for methods that take all. Got: the ledgers that move with the numbers, so that what
  * is overwritten is not there, and what is merged twice is there twice. In the workload attention, where no ledger was kept, what
  * outputs alone show (context_inference.h). Integers; limit: exact. Sites by the matrix' word. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,13 +70,41 @@ static void write_row(const int *row, int size, char text[128])
     for (int c = 0; c < size && used + 16 < 128; c++) used += (size_t)snprintf(text + used, 128 - used, "%s%d", c ? " " : "", row[c]);
 }
 
-/* In a backward the same words stand at other places. */
-static const struct site *site_of(const struct context_inference *inference, bool backward, bool queries)
+static bool is_finite(const struct evidence *e, int rank)
 {
+    const struct attention_part *p = e->parallel->rank[rank].attention;
+    int64_t count = p ? p->batch * p->rows * e->config->model.heads * e->config->model.head_dim : 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (!isfinite(p->out[i])) return false;
+    }
+    return true;
+}
+
+/* Are a rank's gradients of keys all 0? Where nobody kept them: as if they were. */
+static bool is_zero(const struct evidence *e, int rank)
+{
+    const struct attention_part *p = e->parallel->rank[rank].attention;
+    int64_t count = p && p->dk ? p->batch * p->rows * e->config->model.kv_heads * e->config->model.head_dim : 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (p->dk[i] != 0) return false;
+    }
+    return true;
+}
+
+/* In a backward the same words stand at other places. Blocks that are missing where an output is not finite never arrived. */
+static const struct site *site_of(const struct evidence *e, const struct context_inference *inference, bool backward, bool queries, int rank)
+{
+    bool moves = inference->site == context_site("cp.kv_hop") || inference->site == context_site("cp.rotate") || inference->site == context_site("cp.step");
+    if (moves && !queries && !is_finite(e, rank)) return context_moves(e->config, false);
+    if (!backward && (inference->site == context_site("cp.kv_hop") || inference->site == context_site("cp.rotate")) && context_moves(e->config, false) != context_site("cp.kv_hop"))
+        return context_moves(e->config, false);
     if (!backward) return inference->site;
-    bool step = !strcmp(inference->word, "skipped-step") || !strcmp(inference->word, "doubled") || !strcmp(inference->word, "overwritten") || !strcmp(inference->word, "missing");
+    bool step = !strcmp(inference->word, "skipped-step") || !strcmp(inference->word, "doubled") || !strcmp(inference->word, "overwritten") || !strcmp(inference->word, "missing") || !strcmp(inference->word, "nothing");
     if (!queries) return step ? context_site("cp.dq_step") : inference->site;
-    return !strcmp(inference->word, "skipped-step") || !strcmp(inference->word, "doubled") ? context_site("cp.dkv_step") : context_site("cp.dkv_hop");
+    bool ring = context_moves(e->config, true) == context_site("cp.dkv_hop");
+    if (!strcmp(inference->word, "nothing") && !is_zero(e, rank)) return context_moves(e->config, true); /* something else is there */
+    bool part = !strcmp(inference->word, "skipped-step") || !strcmp(inference->word, "doubled") || !strcmp(inference->word, "nothing");
+    return part && ring ? context_site("cp.dkv_step") : context_moves(e->config, true);
 }
 
 static void find_rows(const struct evidence *e, struct check_output *output, const struct group_matrix *g, const struct consumption_fact *f, bool queries, const int64_t *messages)
@@ -83,6 +112,10 @@ static void find_rows(const struct evidence *e, struct check_output *output, con
     const int *got = queries ? g->queries : g->got, *due = queries ? g->queries_due : g->due;
     struct consumption_matrix matrix = {g->size, got, due};
     struct context_inference inference = consumption_word(&matrix, queries ? NULL : messages);
+    if (inference.word && check_is_attention(e) && e->context && e->context->variations) {
+        struct context_inference seen = context_infer_of(e); /* blocks that a mask hides are left out: then the mask is at fault */
+        if (seen.word && !strcmp(seen.word, "masked-too-much")) inference = seen;
+    }
     for (int r = 0; r < g->size; r++) {
         int wrong = 0;
         for (int c = 0; c < g->size; c++) wrong += got[r * g->size + c] >= 0 && got[r * g->size + c] != due[r * g->size + c];
@@ -90,7 +123,7 @@ static void find_rows(const struct evidence *e, struct check_output *output, con
         if (wrong == 0 || !inference.word) continue;
         char is[128], should[128];
         int rank = mesh_rank_at(&e->parallel->mesh, g->first, "cp", r);
-        struct finding finding = finding_new(site_of(&inference, f->backward, queries), place_at_unit(e->config, rank, f->step, f->microbatch, f->unit));
+        struct finding finding = finding_new(site_of(e, &inference, f->backward, queries, rank), place_at_unit(e->config, rank, f->step, f->microbatch, f->unit));
         write_row(got + r * g->size, g->size, is);
         write_row(due + r * g->size, g->size, should);
         finding.expected = 0;

@@ -49,7 +49,7 @@ static void run(const struct evidence *e, struct check_output *output)
         check_skip(output, "nothing differs; --checks deep follows single tokens' gradients");
         return;
     }
-    struct context_inference inference = e->context->comparison ? context_infer_gradients(e->context->comparison, v) : (struct context_inference){.word = NULL};
+    struct context_inference inference = context_infer_of(e);
     for (int i = 0; i < v->gradient_count; i++) {
         if (!v->gradient[i].failed) look_at_token(e, output, &v->gradient[i], &inference);
     }

@@ -15,6 +15,7 @@ static void run(const struct evidence *e, struct check_output *output)
         check_skip(output, "nothing differs; --checks deep makes logits large and rows empty");
         return;
     }
+    struct context_inference inference = context_infer_of(e);
     bool right = e->context->comparison && !context_comparison_any(e->context->comparison, CONTEXT_OUT) && !context_comparison_any(e->context->comparison, CONTEXT_LSE);
     for (int i = 0; i < v->lse_count; i++) {
         const struct lse_pass *p = &v->lse[i];
@@ -23,10 +24,10 @@ static void run(const struct evidence *e, struct check_output *output)
         check_value(output, worst, p->limit);
         if (worst <= p->limit) continue;
         const char *name = i == 0 ? "cp.merge_stable" : "cp.out_init";
-        struct finding finding = finding_new(right || !p->finite ? context_site(name) : NULL, context_place(e, p->rank));
+        struct finding finding = finding_new(right ? context_site(name) : inference.site, context_place(e, p->rank));
         finding.expected = 0;
         finding.got = worst;
-        finding_pattern(&finding, p->finite ? "lse" : i == 0 ? "overflow" : "empty-rows");
+        finding_pattern(&finding, !right && inference.word ? inference.word : p->finite ? "lse" : i == 0 ? "overflow" : "empty-rows");
         finding_say(&finding, "with %s, position %lld of sequence %lld on rank %d is %s: lse differs by %.3g, out by %.3g", p->what, (long long)p->position, (long long)p->sequence, p->rank,
                     p->finite ? "wrong" : "not a number", p->lse_error, p->out_error);
         check_find(output, &finding);
