@@ -222,7 +222,7 @@ struct context_inference consumption_word(const struct consumption_matrix *m, co
         same_step = same_step && of_row >= 0 && of_row == step;
     }
     bool silent = messages && messages[first] == 0, talks = messages && messages[first] > 0;
-    if (all_rows(m, is_nothing)) return infer("nothing", "cp.step", first, -1, "no block at all is in the output");
+    if (all_rows(m, is_nothing)) return infer("nothing", "cp.skip_block", first, -1, "no block at all is in the output");
     if (all_rows(m, is_local) && talks && m->size > 2)
         return infer("not-arrived", "cp.kv_hop", first, -1, "every rank consumes only its own keys and values, although blocks were sent: what was received is not what was sent");
     if (all_rows(m, is_local) && !talks)
@@ -234,15 +234,15 @@ struct context_inference consumption_word(const struct consumption_matrix *m, co
         return infer("resent", "cp.forward_received", first, -1, "the neighbour's block is in the output %d times and no farther one: each rank sends its own block again and not the one that it received",
                      got(m, first, (first - 1 + m->size) % m->size));
     if (all_rows(m, is_past_skipped))
-        return infer("past-skipped", "cp.skip_order", first, -1, "blocks of earlier members are left out: what a causal mask shows is skipped, and what it hides is computed");
+        return infer("past-skipped", "cp.skip_block", first, -1, "blocks of earlier members are left out: what a causal mask shows is skipped, and what it hides is computed");
     if (all_rows(m, is_causal_skip) && !(wrong == 1 && same_step))
-        return infer("causal-skip", "cp.skip_guard", first, -1, "blocks of later members are left out, as a causal mask of contiguous shards would have it, and this mask shows them");
+        return infer("causal-skip", "cp.skip_block", first, -1, "blocks of later members are left out, as a causal mask of contiguous shards would have it, and this mask shows them");
     if (all_rows(m, is_doubled))
         return infer("doubled", "cp.kv_block", first, -1, "a block of keys and values is in the output more than once");
     if (same_step)
-        return infer("skipped-step", "cp.step", first, step, "the block that step %d of the ring brings (0: the own one) is not in the output; the others are merged as they must be", step);
+        return infer("skipped-step", "cp.skip_block", first, step, "the block that step %d of the ring brings (0: the own one) is not in the output; the others are merged as they must be", step);
     if (all_rows(m, is_hidden_too))
-        return infer("hidden-too", "cp.step", first, -1, "blocks are computed of which the mask hides every key: work for nothing");
+        return infer("hidden-too", "cp.skip_block", first, -1, "blocks are computed of which the mask hides every key: work for nothing");
     for (int r = 0; r < m->size; r++) {
         for (int c = 0; c < m->size; c++) {
             if (due(m, r, c) && got(m, r, c) == 0)
@@ -373,16 +373,16 @@ static struct context_inference infer_weights(const struct run_config *config, c
         return infer("not-normalised", "cp.merge", rank, -1, "all keys together get %.6g of the softmax on rank %d where %.6g is due: results are added up without being weighed", total, rank, should);
     if (v->alone > 1e-9 && !(m->misfit < 0.05))
         return infer("alone-too", "cp.softmax_scale", rank, -1, "one rank alone, with no block to merge, is off by %.3g too: it is not the merge but what a block itself computes, its scale for one", v->alone);
-    if (!isfinite(m->exponent)) return infer("badly-merged", "cp.merge_weights", rank, -1, "blocks do not weigh what they must on rank %d", rank);
+    if (!isfinite(m->exponent)) return infer("badly-merged", "cp.merge", rank, -1, "blocks do not weigh what they must on rank %d", rank);
     if (fabs(m->exponent) < 0.05 && m->misfit < 0.05)
-        return infer("plain-average", "cp.merge_weights", rank, -1, "every block gets the same weight whatever its log-sum-exp: results are averaged");
+        return infer("plain-average", "cp.merge", rank, -1, "every block gets the same weight whatever its log-sum-exp: results are averaged");
     if (fabs(m->exponent - 1 / log(2.0)) < 0.02 && m->misfit < 0.05)
-        return infer("lse-base", "cp.lse_base", rank, -1, "blocks weigh like the due weights to the power %.4g, which is 1 / ln 2: a log-sum-exp in base 2 is taken for one in base e", m->exponent);
+        return infer("lse-base", "cp.lse", rank, -1, "blocks weigh like the due weights to the power %.4g, which is 1 / ln 2: a log-sum-exp in base 2 is taken for one in base e", m->exponent);
     if (fabs(m->exponent - 1) > 0.02 && m->misfit < 0.01)
-        return infer("lse-scaled", "cp.lse_base", rank, -1, "blocks weigh like the due weights to the power %.4g: their log-sum-exp is multiplied by that", m->exponent);
+        return infer("lse-scaled", "cp.lse", rank, -1, "blocks weigh like the due weights to the power %.4g: their log-sum-exp is multiplied by that", m->exponent);
     if (fabs(m->exponent - 1) < 0.02 && m->misfit < 0.05)
         return infer("lse-rounded", "cp.lse", rank, -1, "blocks weigh about what they must, %.2g off in the logs: their log-sum-exp is rounded before it is used", m->misfit);
-    return infer("badly-merged", "cp.merge_weights", rank, -1, "keys of all blocks enter once, and blocks do not weigh what they must (as the due weights to the power %.4g, %.2g off)", m->exponent, m->misfit);
+    return infer("badly-merged", "cp.merge", rank, -1, "keys of all blocks enter once, and blocks do not weigh what they must (as the due weights to the power %.4g, %.2g off)", m->exponent, m->misfit);
 }
 
 static bool is_finite(const struct context_comparison *c, int *ret_rank)

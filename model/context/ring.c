@@ -87,7 +87,7 @@ static void finish(struct ring *ring, struct flight *f)
     for (int i = 0; i < 2 && f->busy; i++) send_wait(ring->communicator, f->sends[i]);
     for (int i = 0; i < 2 && f->busy; i++) {
         receive_wait(ring->communicator, f->receives[i], &f->how, f->in[i]);
-        communicator_reads(ring->communicator, f->in[i].data, f->in[i].count * format_storage_bytes(f->in[i].storage), &site_cp_step, f->how.where);
+        communicator_reads(ring->communicator, f->in[i].data, f->in[i].count * format_storage_bytes(f->in[i].storage), &site_cp_skip_block, f->how.where);
     }
     f->busy = false;
 }

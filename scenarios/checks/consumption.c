@@ -94,7 +94,7 @@ static bool is_zero(const struct evidence *e, int rank)
 /* In a backward the same words stand at other places. Blocks that are missing where an output is not finite never arrived. */
 static const struct site *site_of(const struct evidence *e, const struct context_inference *inference, bool backward, bool queries, int rank)
 {
-    bool moves = inference->site == context_site("cp.kv_hop") || inference->site == context_site("cp.rotate") || inference->site == context_site("cp.step");
+    bool moves = inference->site == context_site("cp.kv_hop") || inference->site == context_site("cp.rotate") || inference->site == context_site("cp.skip_block");
     if (moves && !queries && !is_finite(e, rank)) return context_moves(e->config, false);
     if (!backward && (inference->site == context_site("cp.kv_hop") || inference->site == context_site("cp.rotate")) && context_moves(e->config, false) != context_site("cp.kv_hop"))
         return context_moves(e->config, false);
