@@ -62,6 +62,11 @@ static struct buffer payload(struct communicator *c, const struct comm *how, str
         if (copy.ledger)
             ledger_clear(copy.ledger);
     }
+    if (deviation_kind(due) == DEVIATION_FREE_SOURCE) {
+        memory_poison(copy.data, bytes);
+        if (copy.ledger)
+            ledger_clear(copy.ledger);
+    }
     values_round(copy.data, copy.count - (how->uncounted < copy.count ? how->uncounted : copy.count), copy.storage, copy.wire);
     deviation_result(c, how->site, where, OP_SEND, due, copy, how->uncounted,
                      copy.count);
@@ -174,7 +179,9 @@ void receive_wait(struct communicator *c, struct transfer *transfer, const struc
     ASSERT(pending.site == how->site);
     struct message *message = transport_wait(c->rank, transfer);
     struct arena_mark mark = arena_mark(c->scratch);
-    struct late *late = deviation_kind(pending.due) == DEVIATION_LATE ? late_before(out, pending.site, pending.where, false) : NULL;
+    enum communication_deviation kind = deviation_kind(pending.due);
+    bool is_late = kind == DEVIATION_LATE || kind == DEVIATION_TORN;
+    struct late *late = is_late ? late_before(out, pending.site, pending.where, kind == DEVIATION_TORN) : NULL;
     size_t width = format_storage_bytes(out.storage);
     out.count = pending.count < out.count ? pending.count : out.count;
     message_copy(out.data, out.count * width, how->uncounted * width, message);

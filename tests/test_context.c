@@ -3,11 +3,12 @@
  * Every method, layout, mask, kind of heads and number of ranks that is defined, forward and backward, with data whose blocks weigh
  * far from equally, against the kernel of one device in fp64 on the inputs as they are rounded: the relative Frobenius error of each
  * member's rows of each head, in fp64 <= 1e-12, fp32 <= 32 2^-24, bf16 <= 0.8 2^-8, fp16 <= 0.8 2^-11. In CI a part of all
- * combinations, all of them with the argument `long`. */
+ * combinations, all of them with the argument `long`, or an eighth of them with `long 1` to `long 8`. */
 #include "tests/context_support.h"
 #include "tests/support/run_suite.h"
 
 static bool all_of_them;
+static int part;                           /* of all of them: 1 to 8, or 0 for all parts */
 
 /* ---- against one device ---- */
 
@@ -185,7 +186,7 @@ START_TEST(as_on_one_device)
                             for (int batch = 1; batch <= 2; batch++)
                                 for (int f = 0; f < 4; f++) {
                                     turn++;
-                                    if (!all_of_them && turn * 7 % 53 != 0) continue;
+                                    if (all_of_them ? part > 0 && turn * 5 / 4 % 8 != part - 1 : turn * 7 % 79 != 0) continue;
                                     unsigned way = (unsigned)(coded((size_t)turn, 77) * 1e6 + 1e6);
                                     struct trial t = {.method = context_method_at(m)->name, .layout = context_layout_at(l)->name,
                                         .merge = context_merge_at((int)(way % 4 % (unsigned)context_merge_count()))->name, .tree = way / 4 % 2, .overlap = way / 8 % 2, .reversed = way / 16 % 2,
@@ -491,6 +492,7 @@ END_TEST
 int main(int argc, char **argv)
 {
     all_of_them = argc > 2 && !strcmp(argv[2], "long");
+    part = argc > 3 ? atoi(argv[3]) : 0;
     Suite *suite = suite_create("context");
     TCase *tests = tcase_create("context");
     tcase_set_timeout(tests, 3000);

@@ -45,6 +45,9 @@ static const struct wrong wrongs[] = {
     {.site = "cp.kv_hop", .deviation = "late", .method = "ring", .layout = "zigzag", .hop = 3, .rank = -1, .changes = "oqk"}, /* values: dv does without them */
     {.site = "cp.kv_hop", .deviation = "late", .method = "ring", .layout = "zigzag", .hop = 2, .rank = -1, .changes = "n"}, /* the next hop's start waits */
     {.site = "cp.kv_hop", .deviation = "late", .method = "ring", .layout = "zigzag", .hop = 2, .rank = -1, .changes = "oqk", .waits = true}, /* without overlap it does not */
+    {.site = "cp.kv_hop", .deviation = "torn", .method = "ring", .layout = "zigzag", .hop = 3, .rank = -1, .changes = "oqk"},
+    {.site = "cp.kv_hop", .deviation = "free-source", .method = "ring", .layout = "zigzag", .hop = 1, .rank = 2, .changes = "oqkv"},
+    {.site = "cp.kv_hop", .deviation = "swap-order", .method = "ring", .layout = "zigzag", .hop = 1, .rank = 2, .changes = "oqkv"},
     {.site = "cp.kv_hop", .deviation = "wrong-peer", .method = "ring", .layout = "contiguous", .rank = 2, .hop = -1, .changes = "?"},
     {.site = "cp.unpack", .deviation = "never", .method = "ring", .layout = "striped", .seq = 41, .changes = "oqkv"},
     {.site = "cp.unpack", .deviation = "never", .method = "ring", .layout = "striped", .seq = 40, .changes = "n"}, /* all are as long */
@@ -164,6 +167,47 @@ START_TEST(what_changes)
 }
 END_TEST
 
+/* What may do nothing: what is due already, what needs a step before, a sum, or a call after it. */
+static bool may_do_nothing(const char *deviation)
+{
+    static const char *const names[] = {"always", "stick", "omit", "twice", "per-accumulation-step", "wrong-range", "alias", "swap-calls", "stale", "wrong-slot", "wrong-group",
+                                        "late", "torn", "duplicate", "average-first", "average-twice"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (!strcmp(names[i], deviation)) return true;
+    }
+    return false;
+}
+
+/* Every deviation that a site can have, at each site above: the run ends one way or another, and something is not as it was. */
+START_TEST(every_deviation_does_something)
+{
+    const struct wrong *w = &wrongs[_i];
+    const struct site *site = model_site_find(w->site);
+    if (!strcmp(w->changes, "n")) return;
+    struct trial healthy = trial_of(w, NULL);
+    trial_run(&healthy);
+    int count = site->kind == SITE_COMMUNICATION ? communication_deviation_count() : model_deviation_count();
+    for (int i = 0; i < count; i++) {
+        const struct deviation *d = site->kind == SITE_COMMUNICATION ? communication_deviation(i) : model_deviation(i);
+        if (d->kind != site->kind || (d->needs & site->facets) != d->needs) continue;
+        struct wrong one = *w;
+        one.deviation = d->name;
+        if (site->kind == SITE_COMMUNICATION) one.text = !strcmp(d->name, "wrong-format") ? "bf16" : NULL, one.value = !strcmp(d->name, "scale") ? 1.5 : 0;
+        struct site_plan *plan = plan_of(&one, healthy.size);
+        struct trial t = trial_of(&one, plan);
+        trial_run(&t);
+        bool changed = t.ranks.outcome != MACHINE_FINISHED;
+        for (int which = OUT; which < D_SINKS && !changed; which++) {
+            for (size_t e = 0; e < whole_count(&t, which); e++) changed = changed || !(t.whole[which][e] == healthy.whole[which][e]);
+        }
+        ck_assert_msg(changed || may_do_nothing(d->name), "%s %s (%d, %s) does nothing", w->site, d->name, _i, w->method);
+        trial_done(&t);
+        site_plan_free(plan);
+    }
+    trial_done(&healthy);
+}
+END_TEST
+
 /* A run that watches for faults, but has none of them due, is the healthy one. */
 START_TEST(a_plan_alone_is_nothing)
 {
@@ -206,6 +250,50 @@ START_TEST(where_it_happens)
 }
 END_TEST
 
+/* How often member q's output has member c's block, of four, no mask. */
+static int twice_of_neighbour(int q, int c) { return c == (q + 3) % 4 ? 2 : 1; }
+static int own_alone(int q, int c) { return c == q; }
+static int last_alone(int q, int c) { return c == (q + 1) % 4; }
+static int neighbour_for_all(int q, int c) { return c == q ? 1 : c == (q + 3) % 4 ? 3 : 0; }
+static int past_alone(int q, int c) { return c <= q; }
+static int all_once(int q, int c) { (void)q, (void)c; return 1; }
+static int all_but_last(int q, int c) { return c != (q + 1) % 4; }
+static int shifted(int q, int c) { return c == q || c == (q + 2) % 4 ? 1 : c == (q + 3) % 4 ? 2 : 0; }
+
+/* What is done wrong stands in the ledgers, which moved with the numbers. */
+START_TEST(ledgers_say_it)
+{
+    static const struct { struct wrong w; int (*forward)(int, int), (*gradient)(int, int) /* of dk, dv: [owner][member] transposed */; } said[] = {
+        {{.site = "cp.kv_block", .deviation = "never", .hop = 1, .rank = -1}, twice_of_neighbour, all_once},
+        {{.site = "cp.rotate", .deviation = "never"}, own_alone, own_alone},
+        {{.site = "cp.merge", .deviation = "never"}, last_alone, all_once},
+        {{.site = "cp.forward_received", .deviation = "never"}, neighbour_for_all, all_once},
+        {{.site = "cp.skip_guard", .deviation = "never"}, past_alone, past_alone},
+        {{.site = "cp.step", .deviation = "never", .hop = 3, .rank = -1}, all_but_last, all_but_last},
+        {{.site = "cp.dkv_step", .deviation = "never", .hop = 3, .rank = -1}, all_once, all_but_last},
+        {{.site = "cp.forward_received", .deviation = "never", .hop = 2, .rank = -1}, NULL, NULL},
+        {{.site = "cp.merge", .deviation = "never", .tree = true}, NULL, NULL},
+    };
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++)
+        for (int way = 0; way < 2; way++) {
+            struct wrong w = said[i].w;
+            w.method = "ring", w.layout = "striped", w.seq = 40, w.merge = way ? "late" : "max_sum";
+            struct site_plan *plan = plan_of(&w, 4);
+            struct trial t = trial_of(&w, plan);
+            trial_run(&t);
+            ck_assert_int_eq(t.others, 0);
+            for (int q = 0; q < 4; q++)
+                for (int c = 0; c < 4; c++) {
+                    if (said[i].forward) ck_assert_msg(t.times[q][c] == said[i].forward(q, c), "%s: %d has %d %d times", w.site, q, c, t.times[q][c]);
+                    if (said[i].gradient) ck_assert_msg(t.gradient_times[c][q] == said[i].gradient(q, c), "%s: gradient of %d has %d %d times", w.site, c, q, t.gradient_times[c][q]);
+                    if (i == 7) ck_assert_int_eq(t.times[q][c], shifted(q, c));
+                }
+            trial_done(&t);
+            site_plan_free(plan);
+        }
+}
+END_TEST
+
 /* Every site that split attention passes has a line above. Training passes the rest. */
 START_TEST(every_site_is_here)
 {
@@ -230,8 +318,10 @@ int main(void)
     TCase *tests = tcase_create("sites");
     tcase_set_timeout(tests, 300);
     tcase_add_loop_test(tests, what_changes, 0, WRONGS);
+    tcase_add_loop_test(tests, every_deviation_does_something, 0, WRONGS);
     tcase_add_test(tests, a_plan_alone_is_nothing);
     tcase_add_test(tests, where_it_happens);
+    tcase_add_test(tests, ledgers_say_it);
     tcase_add_test(tests, every_site_is_here);
     suite_add_tcase(suite, tests);
     return run_suite(suite, CK_NOFORK);

@@ -52,6 +52,7 @@ static void run_rows(const struct ops *ops, struct outputs *out, const int32_t *
     void *sigmoid = OUT("sigmoid_forward", T_ROWS * WIDTH, 26), *d_sigmoid = OUT("sigmoid_backward", T_ROWS * WIDTH, 27);
     void *share = OUT("softmax_forward", T_ROWS * WIDTH, 28), *d_share = OUT("softmax_backward", T_ROWS * WIDTH, 29);
     void *power = OUT("exponential", T_ROWS * WIDTH, 30), *all = OUT("log_sum_exp", T_ROWS, 31);
+    void *logarithm = OUT("logarithm", T_ROWS * WIDTH, 32);
     struct tensor scale = tensor_1d(part(rstd, f, s), s, rows), lses = tensor_1d(part(lse, f, s), s, rows);
     struct tensor width = tensor_1d(w, s, WIDTH);
     ops->embedding_forward(ROWS(y, WIDTH), tokens + first, tensor_2d(table, s, VOCABULARY, WIDTH));
@@ -70,6 +71,7 @@ static void run_rows(const struct ops *ops, struct outputs *out, const int32_t *
     ops->softmax_forward(ROWS(share, WIDTH), ROWS(x, WIDTH));
     ops->softmax_backward(ROWS(d_share, WIDTH), ROWS(dy, WIDTH), ROWS(share, WIDTH));
     ops->exponential(ROWS(power, WIDTH), ROWS(x, WIDTH));
+    ops->logarithm(ROWS(logarithm, WIDTH), ROWS(power, WIDTH));
     ops->log_sum_exp(tensor_1d(part(all, f, s), s, rows), ROWS(x, WIDTH));
     ops->bias_forward(ROWS(biased, WIDTH), width);
     ops->bias_backward(tensor_1d(db, s, WIDTH), ROWS(dy, WIDTH));

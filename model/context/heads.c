@@ -146,7 +146,8 @@ static struct tensor to_heads(const struct exchange *x, struct tensor t, bool of
     }
     for (int64_t b = 0; b < call->batch; b++) {
         for (int64_t i = 0; i < x->joint.count; i++) {
-            for (int j = 0; j < each; j++) memcpy(head_at(ret, b, joint_at(x, ret) + i, j), head_at(t, b, joint_at(x, t) + i, head_of(x, me, j, heads, of_queries)), head);
+            for (int j = 0; j < each; j++)
+                memcpy(head_at(ret, b, joint_at(x, ret) + i, j), head_at(t, b, joint_at(x, t) + i, head_of(x, me, j, heads, of_queries)), head);
         }
     }
     return ret;
@@ -198,7 +199,9 @@ static void from_heads(const struct exchange *x, struct tensor ret, struct tenso
                 for (int j = 0; j < each; j++, at += head) {
                     int h = head_of(x, m, j, heads, of_queries);
                     memcpy(head_at(ret, b, row, h), at, head);
-                    if (lse.data) format_set(ret_lse.data, (size_t)((b * heads + h) * ret.shape[1] + row), ret_lse.storage, format_get(numbers, (size_t)seen++, t.storage));
+                    if (!lse.data) continue;
+                    size_t number = (size_t)((b * heads + h) * ret.shape[1] + row);
+                    format_set(ret_lse.data, number, ret_lse.storage, format_get(numbers, (size_t)seen++, t.storage));
                 }
             }
         }
@@ -206,7 +209,8 @@ static void from_heads(const struct exchange *x, struct tensor ret, struct tenso
     }
     for (int64_t b = 0; b < call->batch && !lse.data; b++) {
         for (int64_t i = 0; i < x->joint.count; i++) {
-            for (int j = 0; j < each; j++) memcpy(head_at(ret, b, joint_at(x, ret) + i, head_of(x, me, j, heads, of_queries)), head_at(t, b, joint_at(x, t) + i, j), head);
+            for (int j = 0; j < each; j++)
+                memcpy(head_at(ret, b, joint_at(x, ret) + i, head_of(x, me, j, heads, of_queries)), head_at(t, b, joint_at(x, t) + i, j), head);
         }
     }
 }
@@ -233,8 +237,10 @@ static struct context_job job_of(const struct exchange *x, struct context_rows *
     if (call->sinks.data) {
         job.sinks = tensor_1d(arena_alloc(call->scratch, (size_t)job.heads * width), call->ops->storage, job.heads);
         job.d_sinks = tensor_1d(arena_zalloc(call->scratch, (size_t)job.heads * width), call->ops->storage, job.heads);
-        for (int j = 0; j < job.heads; j++)
-            format_set(job.sinks.data, (size_t)j, job.sinks.storage, format_get(call->sinks.data, (size_t)head_of(x, x->group->me, j, call->heads, true), call->sinks.storage));
+        for (int j = 0; j < job.heads; j++) {
+            size_t h = (size_t)head_of(x, x->group->me, j, call->heads, true);
+            format_set(job.sinks.data, (size_t)j, job.sinks.storage, format_get(call->sinks.data, h, call->sinks.storage));
+        }
     }
     return job;
 }

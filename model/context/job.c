@@ -41,7 +41,8 @@ double context_factor(const struct context_call *call, const struct site *site, 
                                                .n = 1, .n_rank = 1, .n_rank_unshifted = 1, .D_shard = 1, .D_replicate = 1};
     double value = factor_site(call->plan, site, context_where(call, hop), due, call->numbers ? call->numbers : &none);
     if (value != due && call->record) {
-        struct factor_fact fact = {.site = site, .step = call->where.step, .microbatch = call->where.microbatch, .unit = call->unit, .value = value, .during = call->where.step};
+        int step = call->where.step;
+        struct factor_fact fact = {.site = site, .step = step, .microbatch = call->where.microbatch, .unit = call->unit, .value = value, .during = step};
         record_push(call->record, factors, fact);
     }
     return value;
@@ -90,7 +91,8 @@ struct context_rows *context_blocks(const struct context_call *call)
 {
     const struct context_layout *layout = call->cp->layout;
     int size = call->cp->group->size;
-    if (size > 1 && !context_decides(call, &site_cp_layout, -1, true)) layout = context_layout_find(!strcmp(layout->name, "contiguous") ? "zigzag" : "contiguous");
+    if (size > 1 && !context_decides(call, &site_cp_layout, -1, true))
+        layout = context_layout_find(!strcmp(layout->name, "contiguous") ? "zigzag" : "contiguous");
     struct context_rows *blocks = arena_alloc(call->scratch, (size_t)size * sizeof *blocks);
     for (int c = 0; c < size; c++) blocks[c] = own_rows(call, layout, c);
     return blocks;

@@ -77,9 +77,10 @@ static void start(struct ring *ring, struct flight *f, const struct site *site, 
         f->in[i] = context_buffer(in->t[i], wire, in->ledger[i]);
         f->receives[i] = receive_start(ring->communicator, job->group, &f->how, f->in[i], member(ring, -way), receives + stream + i);
     }
+    bool swapped = order_site(job->call->plan, site, f->how.where); /* values sent where keys are expected */
     for (uint32_t i = 0; i < 2; i++)
         f->sends[i] = send_start(ring->communicator, job->group, &f->how, context_buffer(out->t[i], wire, out->ledger[i]), member(ring, way),
-                                 sends + stream + i, SEND_ASYNC);
+                                 sends + stream + (swapped ? 1 - i : i), SEND_ASYNC);
 }
 
 static void finish(struct ring *ring, struct flight *f)
@@ -167,7 +168,8 @@ static struct context_block block_of(const struct ring *ring, const struct pair 
     }
     *ret_joint = false;
     if (job->joint.count == 0) return block;
-    bool first = job->size == 1 || context_decides(call, &site_cp_joint_step, block.hop, true), once = job->size == 1 || context_decides(call, &site_cp_joint_once, block.hop, true);
+    bool first = job->size == 1 || context_decides(call, &site_cp_joint_step, block.hop, true);
+    bool once = job->size == 1 || context_decides(call, &site_cp_joint_once, block.hop, true);
     *ret_joint = !once || block.hop == (first ? 0 : job->size - 1);
     return block;
 }
