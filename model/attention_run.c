@@ -52,9 +52,9 @@ static void open_groups(struct context_parallel *cp, const struct run_config *co
     ASSERT(cp->method && cp->layout && cp->merge);
     if (strcmp(cp->method->name, "usp") != 0) return;
     for (int i = 0; i < inner; i++) ranks[i] = group->ranks[group->me / inner * inner + i];
-    cp->ulysses = communicator_group_of(cp->communicator, "cp_ulysses", ranks, inner);
+    cp->ulysses = communicator_group_of(cp->communicator, "ulysses", ranks, inner);
     for (int i = 0; i < size / inner; i++) ranks[i] = group->ranks[i * inner + group->me % inner];
-    cp->ring = communicator_group_of(cp->communicator, "cp_ring", ranks, size / inner);
+    cp->ring = communicator_group_of(cp->communicator, "ring", ranks, size / inner);
 }
 
 /* ---- rows ---- */
@@ -189,6 +189,7 @@ static struct record *record_new(const struct run_config *config)
         struct rank_record *rank = &record->rank[r];
         rank->rank = r;
         rank->replicate = rank->data_rank = mesh_coordinate(&record->mesh, r, "dp_replicate");
+        rank->cp = mesh_coordinate(&record->mesh, r, "cp");
         rank->arena = arena_new("rank record", false);
     }
     return record;

@@ -141,7 +141,7 @@ struct attention_part {
     const double *dq_terms, *dk_terms;     /* of the reference: [batch, rows, heads], sums of magnitudes of what dq and dk are sums of; NULL else */
 };
 /* Workload denoise: the latents of a rank after an iteration. */
-struct latent_fact { int step /* iteration */; int64_t rows; const int32_t *positions; const double *values /* [rows, dim] */; };
+struct latent_fact { int step /* iteration */; int64_t rows /* of all sequences */; const int32_t *positions; const void *values /* [rows, dim], storage of the run */; };
 /* Memory that was not meant to be read, or numbers that are not finite. */
 struct poison_fact { int step, microbatch, unit; const struct site *site; const char *what; };
 

@@ -86,6 +86,11 @@ struct initial *initial_new(const struct run_config *config, struct error *error
     return NULL;
 }
 
+void *const *initial_values(const struct initial *initial)
+{
+    return initial->values;
+}
+
 void initial_free(struct initial *initial)
 {
     if (!initial) return;

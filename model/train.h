@@ -9,6 +9,7 @@
 /* Initial values of every parameter, whole, in one storage: by seed and name, or from model.weights. */
 struct initial;
 struct initial *initial_new(const struct run_config *config, struct error *error); /* caller owns; NULL and an error */
+void *const *initial_values(const struct initial *initial);                         /* in the order of param_table_new */
 void initial_free(struct initial *initial);                                          /* accepts NULL */
 
 /* Does one of the patterns of train.frozen cover this parameter? */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "model/sites.h"
+#include "scenarios/context_due.h"
 #include "scenarios/dispatch_calls.h"
 
 bool call_due(const struct run_config *config, const struct site *site, struct call_due *ret)
@@ -44,7 +45,7 @@ bool call_due(const struct run_config *config, const struct site *site, struct c
         *ret = table[i];
         return true;
     }
-    return dispatch_call_due(config, site, ret);
+    return context_call_due(config, site, ret) || dispatch_call_due(config, site, ret);
 }
 
 bool call_group_is_due(const struct call_record *call, const struct call_due *due)

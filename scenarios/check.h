@@ -31,6 +31,7 @@ struct evidence {
     int repeats_count; const struct repeat *repeats; /* 0: made once only */
     const struct variations *variations;           /* variations.h; NULL: not made */
     const struct context_evidence *context;        /* workload attention; NULL else */
+    const struct denoise_result *denoise;          /* workload denoise; NULL else */
 };
 
 /* The parallel run's record in fp64, where there is one: what is wrong shows there as it does at any rung, and rounding

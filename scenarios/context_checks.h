@@ -7,6 +7,7 @@
 
 static inline bool check_is_attention(const struct evidence *e) { return e->config->workload == WORKLOAD_ATTENTION; }
 
+void denoise_oracle(const struct evidence *e, struct check_output *output);      /* experiment_denoise.c */
 void context_oracle(const struct evidence *e, struct check_output *output);      /* context_oracle.c */
 void context_influence(const struct evidence *e, struct check_output *output);   /* context_influence.c */
 void context_calls(const struct evidence *e, struct check_output *output);       /* context_calls.c: communication-count */

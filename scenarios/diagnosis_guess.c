@@ -76,6 +76,10 @@ struct finding diagnosis_guess(const struct evidence *evidence, const struct res
             finding.site = forward ? &site_cp_layout : &site_cp_backward_stats;
             return finding;
         }
+        if (evidence->config->workload == WORKLOAD_DENOISE) {
+            finding.site = &site_layer_forward;
+            return finding;
+        }
         finding.site = c && f->place.step >= 0 ? place_of(c, f->place.step) : &site_layer_forward;
         return finding;
     }

@@ -38,7 +38,7 @@ bool diagnose_reference(const struct evidence *evidence, const struct check_sele
     struct result own;
     memset(&own, 0, sizeof own);
     own.arena = arena_new("the reference's checks", false);
-    struct evidence books = {&record->config, record, record, NULL, NULL, NULL, 0, NULL, NULL, NULL};
+    struct evidence books = {&record->config, record, record, NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL};
     checks_run(&books, selection, &own);
     bool failed = false, found = false;
     for (int i = 0; i < own.checks_count; i++) failed = failed || own.checks[i].status == CHECK_FAIL;

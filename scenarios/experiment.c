@@ -293,7 +293,7 @@ static bool judge(struct result *result, const struct experiment_options *option
         struct run_config config = result->scenario->config;
         config.train.steps = result->parallel->config.train.steps;
         struct evidence evidence = {&config, result->parallel, result->standalone, result->parallel_other,
-                                    result->standalone_other, comparison, repeats_count, repeats, variations, NULL};
+                                    result->standalone_other, comparison, repeats_count, repeats, variations, NULL, NULL};
         fill_steps(result, comparison);
         checks_run(&evidence, selection, result);
         result->verdict = experiment_verdict(result);
@@ -332,6 +332,7 @@ struct result *experiment_run(const struct scenario *scenario, const struct expe
     result->scenario = scenario;
     result->exploded_step = -1;
     bool good = scenario->config.workload == WORKLOAD_ATTENTION ? experiment_attention(result, options, &selection, error)
+                : scenario->config.workload == WORKLOAD_DENOISE ? experiment_denoise(result, options, &selection, error)
                                                                 : run_training(result, options, &selection, error);
     if (!good) {
         result_free(result);

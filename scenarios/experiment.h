@@ -17,6 +17,8 @@ void experiment_expect(struct result *result);
 /* experiment_attention.c: the workload `attention`, from its runs to the verdict; fills the result. False: an error, or stopped. */
 struct check_selection;
 bool experiment_attention(struct result *result, const struct experiment_options *options, const struct check_selection *selection, struct error *error);
+/* experiment_denoise.c: the same for the workload `denoise`. */
+bool experiment_denoise(struct result *result, const struct experiment_options *options, const struct check_selection *selection, struct error *error);
 void experiment_attention_free(struct context_result *context);
 
 /* experiment.c, shared: the verdict of the checks; one CPU path below this one (NULL: there is none). */

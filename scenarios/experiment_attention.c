@@ -118,7 +118,7 @@ static bool vary(struct result *result, const struct experiment_options *options
 static bool consumes_otherwise(const struct result *result)
 {
     const struct check *check = check_find_by_id("consumption");
-    struct evidence evidence = {&result->scenario->config, result->parallel, result->standalone, NULL, NULL, NULL, 0, NULL, NULL, NULL};
+    struct evidence evidence = {&result->scenario->config, result->parallel, result->standalone, NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL};
     struct check_result of_check;
     struct finding finding;
     return check_run_alone(check, &evidence, &of_check, &finding, 1) > 0;
@@ -138,7 +138,7 @@ static bool judge(struct result *result, const struct experiment_options *option
     if (good && selection->deep && finished) good = run_repeats(result, options, repeats, &repeats_count, error);
     if (!good) return false;
     struct context_evidence own = {context->inputs, context->comparison, context->fine, context->variations};
-    struct evidence evidence = {&result->scenario->config, result->parallel, result->standalone, result->parallel_other, NULL, NULL, repeats_count, repeats, NULL, &own};
+    struct evidence evidence = {&result->scenario->config, result->parallel, result->standalone, result->parallel_other, NULL, NULL, repeats_count, repeats, NULL, &own, NULL};
     checks_run(&evidence, selection, result);
     result->verdict = experiment_verdict(result);
     if (result->verdict != VERDICT_CONSISTENT) result->has_diagnosis = diagnose(&evidence, result);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "model/attention_run.h"
+#include "model/denoise_run.h"
 #include "model/loss_convention.h"
 #include "scenarios/experiment.h"
 #include "scenarios/facts.h"
@@ -135,7 +136,10 @@ static bool same_without_faults(struct result *result, const struct experiment_o
 {
     struct run_config config = result->scenario->config;
     struct record *healthy;
-    if (config.workload == WORKLOAD_ATTENTION) {
+    if (config.workload == WORKLOAD_DENOISE) {
+        if (standalone) config = denoise_single(&config);
+        healthy = denoise_run(&config, NULL, &options->train, error);
+    } else if (config.workload == WORKLOAD_ATTENTION) {
         healthy = attention_run(&config, NULL, &options->train, result->context.inputs, error);
     } else {
         config.loss_cut = loss_cut_of(&config);

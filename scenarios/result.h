@@ -71,6 +71,9 @@ struct context_result {
     struct record *single;                /* on one rank, at the scenario's own precision */
 };
 
+/* Workload denoise: the latents of ring and one rank after each iteration. */
+struct denoise_result { int iterations; double *rel, *max_abs, *rel_fine /* in the other rung of the ladder; NAN: not run */; };
+
 struct result {
     const struct scenario *scenario;      /* borrowed */
     struct record *parallel, *standalone; /* owned */
@@ -84,6 +87,7 @@ struct result {
     bool has_diagnosis; struct diagnosis diagnosis;
     int faults_count; struct fault_result faults[FAULTS_MAX];
     struct context_result context;        /* workload attention; owned */
+    struct denoise_result denoise;        /* workload denoise; iterations 0: not there */
     double wall_s;
     struct arena *arena;
 };

@@ -622,10 +622,15 @@ static bool check_documents(struct reader *reader, const struct run_config *conf
 
 static bool check_attention_context(struct reader *reader, struct run_config *config)
 {
-    char why[320] = "";
-    if (!reader_has(reader, "parallel.context.ulysses")) config->layout.context.ulysses = default_ulysses(layout_cp(&config->layout), config->model.kv_heads);
+    struct layout *l = &config->layout;
+    char why[320] = "", list[LIST_TEXT];
+    bool is_usp = !strcmp(l->context.method, "usp");
+    if (!reader_has(reader, "parallel.context.ulysses")) l->context.ulysses = default_ulysses(l->cp, config->model.kv_heads);
+    if (is_usp && l->cp % l->context.ulysses != 0)
+        return reader_fail_among(reader, BLAME("parallel.context.ulysses", "parallel.cp"), "cp %d does not split into groups of ulysses %d: %d / %d = %.2f; allowed ulysses: %s", l->cp,
+                                 l->context.ulysses, l->cp, l->context.ulysses, (double)l->cp / l->context.ulysses, divisors(l->cp, l->cp, list));
     return attention_allowed(config, why) ||
-           reader_fail_among(reader, BLAME("parallel.context.method", "parallel.cp", "model.heads", "model.seq"), "context method %s: %s", config->layout.context.method, why);
+           reader_fail_among(reader, BLAME("parallel.context.method", "parallel.context.ulysses", "parallel.cp", "model.kv_heads", "model.heads"), "%s", why);
 }
 
 static bool validate_attention(struct reader *reader, struct draft *draft)
@@ -652,6 +657,34 @@ static bool check_attention_memory(struct reader *reader, const struct run_confi
                              total / 1e9, rows, m->heads, m->kv_heads, m->head_dim, bytes_max / 1e9);
 }
 
+static bool check_denoise_model(struct reader *reader, const struct run_config *config)
+{
+    if (config->model.moe.experts > 0)
+        return reader_fail_among(reader, BLAME("model.moe.experts", "model.arch", "workload"), "workload denoise applies dense layers; allowed: model.moe.experts 0");
+    if (config->model.document_mask)
+        return reader_fail_among(reader, BLAME("model.document_mask", "workload"), "the latents of workload denoise have no documents; allowed: document_mask false");
+    return config->model.dropout == 0 || reader_fail_among(reader, BLAME("model.dropout", "workload"), "workload denoise only infers; allowed: dropout 0");
+}
+
+/* Latents of every iteration, in four runs. */
+static bool check_denoise_memory(struct reader *reader, const struct run_config *config)
+{
+    double numbers = (double)config->layout.dp_replicate * config->attention.batch * config->model.seq * config->model.dim * config->iterations, total = 24 * numbers + 512e3 * layout_ranks(&config->layout);
+    return total <= bytes_max || reader_fail_among(reader, BLAME("model.iterations", "model.seq", "model.dim"), "this needs about %.3g GB for the latents of %d iterations; at most %.0f GB are allowed", total / 1e9,
+                                                   config->iterations, bytes_max / 1e9);
+}
+
+static bool validate_denoise(struct reader *reader, struct draft *draft)
+{
+    struct run_config *config = &draft->scenario.config;
+    config->train.steps = config->iterations;
+    config->train.global_batch = config->layout.dp_replicate;
+    config->layout.microbatches = 1;
+    return set_architecture(reader, draft) && check_latent(reader, draft, &config->model) && check_denoise_model(reader, config) && check_heads(reader, draft, &config->model) &&
+           check_axes(reader, config) && check_ranks(reader, &config->layout) && check_context(reader, draft) && check_layers(reader, config->model.layers, &config->layout) &&
+           set_precision(reader, draft);
+}
+
 bool validate_scenario(struct reader *reader, struct draft *draft)
 {
     struct run_config *config = &draft->scenario.config;
@@ -659,6 +692,7 @@ bool validate_scenario(struct reader *reader, struct draft *draft)
     l->context.tree = draft->merge_order == 1;
     if (!reader_has(reader, "model.causal")) config->model.causal = config->workload != WORKLOAD_DENOISE;
     if (config->workload == WORKLOAD_ATTENTION) return validate_attention(reader, draft);
+    if (config->workload == WORKLOAD_DENOISE) return validate_denoise(reader, draft);
     config->train.beta1 = draft->betas[0];
     config->train.beta2 = draft->betas[1];
     l->send_sync = draft->send == 1;
@@ -723,6 +757,6 @@ static bool check_targets(struct reader *reader, const struct run_config *config
 bool validate_size(struct reader *reader, const struct scenario *scenario)
 {
     if (scenario->config.workload == WORKLOAD_ATTENTION) return check_attention_memory(reader, &scenario->config);
-    if (scenario->config.workload == WORKLOAD_DENOISE) return check_memory(reader, &scenario->config);
+    if (scenario->config.workload == WORKLOAD_DENOISE) return check_denoise_memory(reader, &scenario->config);
     return check_memory(reader, &scenario->config) && check_targets(reader, &scenario->config);
 }

@@ -85,10 +85,11 @@ static void check_roots(const struct evidence *e, struct check_output *output, c
     }
 }
 
-/* What moves parameters and gradients goes over the shards or the data ranks: a group of the same size would do as well. */
+/* What moves parameters, gradients, and keys and values of other positions goes over the shards or the data ranks: a group of the same size would do as well. */
 static void check_groups(const struct evidence *e, struct check_output *output, const struct rank_record *rank)
 {
-    const struct site *const sites[] = {&site_fsdp_unshard, &site_fsdp_reduce_grad, &site_dp_all_reduce_grad, &site_ep_reduce_grad, &site_hsdp_replicate_reduce, &site_sp_grad_reduce};
+    const struct site *const sites[] = {&site_fsdp_unshard, &site_fsdp_reduce_grad, &site_dp_all_reduce_grad, &site_ep_reduce_grad, &site_hsdp_replicate_reduce, &site_sp_grad_reduce,
+                                        &site_cp_kv_gather, &site_cp_kv_grad_scatter, &site_cp_seq_to_head, &site_cp_head_to_seq};
     for (int i = 0; rank->communicator && i < communicator_calls(rank->communicator); i++) {
         const struct call_record *call = communicator_call(rank->communicator, i);
         struct call_due due = {.group = call->group};

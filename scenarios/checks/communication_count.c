@@ -17,6 +17,7 @@
 #include "model/loss_convention.h"
 #include "model/sites.h"
 #include "scenarios/call_due.h"
+#include "scenarios/context_due.h"
 #include "scenarios/dispatch_calls.h"
 #include "scenarios/check.h"
 #include "scenarios/context_checks.h"
@@ -149,6 +150,8 @@ static int64_t calls_due(const struct record *record, const struct rank_record *
     if (site == &site_clip_norm_reduce || site == &site_loss_report_reduce || site == &site_loss_report_broadcast) return steps;
     if (site == &site_ep_count_reduce) return count_reductions(record, rank);
     if (site == &site_amp_found_inf_reduce) return carries_loss_scale(record) ? steps : 0;
+    int64_t context = context_calls_due(record, rank, site);
+    if (context >= 0) return context;
     return dispatch_calls_due(record, rank, site); /* -1: not counted here: loss.token_count_reduce depends on the convention */
 }
 
@@ -180,6 +183,8 @@ static const struct site *site_of_calls(const struct record *record, const struc
     for (int step = 0; site == &site_fsdp_unshard && step < record->config.train.steps; step++) {
         if (facts_was_chosen(rank, &site_fsdp_reshard, step, -1)) return &site_fsdp_reshard;
     }
+    const struct site *decision = context_calls_decision(record, rank, site);
+    if (decision) return decision;
     return decided_otherwise(record, rank, site) ? NULL : site;
 }
 
@@ -295,7 +300,7 @@ static void check_cost(const struct evidence *e, struct check_output *output, co
 
 static void run(const struct evidence *e, struct check_output *output)
 {
-    if (check_is_attention(e)) {
+    if (e->config->workload != WORKLOAD_TRAIN) {
         context_calls(e, output);
         return;
     }
@@ -326,5 +331,5 @@ const struct check check_communication_count = {
               "that its algorithm takes",
     .tier = "default",
     .run = run,
-    .workloads = CHECK_IN(WORKLOAD_TRAIN) | CHECK_IN(WORKLOAD_ATTENTION),
+    .workloads = CHECK_IN(WORKLOAD_TRAIN) | CHECK_IN(WORKLOAD_ATTENTION) | CHECK_IN(WORKLOAD_DENOISE),
 };

@@ -290,6 +290,10 @@ static void find_choices(const struct evidence *e, struct check_output *output)
 
 static void run(const struct evidence *e, struct check_output *output)
 {
+    if (e->config->workload == WORKLOAD_DENOISE) {
+        denoise_oracle(e, output);
+        return;
+    }
     if (check_is_attention(e)) {
         context_oracle(e, output);
         return;
@@ -326,5 +330,5 @@ const struct check check_oracle = {
               "norm, every parameter after the update, activations and their gradients between layers",
     .tier = "default",
     .run = run,
-    .workloads = CHECK_IN(WORKLOAD_TRAIN) | CHECK_IN(WORKLOAD_ATTENTION),
+    .workloads = CHECK_IN(WORKLOAD_TRAIN) | CHECK_IN(WORKLOAD_ATTENTION) | CHECK_IN(WORKLOAD_DENOISE),
 };

@@ -54,6 +54,8 @@ static bool declared_format(const struct run_config *config, const char *purpose
         {&site_etp_input_grad_reduce, activation}, {&site_etp_output_grad_gather, activation},
         {&site_sp_gather, activation},           {&site_sp_gather_again, activation},
         {&site_sp_output_grad_gather, p->residual},
+        {&site_cp_kv_hop, activation},           {&site_cp_dkv_hop, storage},
+        {&site_cp_kv_gather, activation},        {&site_cp_kv_grad_scatter, storage},
     };
     for (size_t i = 0; i < sizeof due / sizeof due[0]; i++) {
         if (strcmp(due[i].site->name, purpose) != 0) continue;

@@ -69,9 +69,26 @@ static const char *describe_attention(const struct run_config *config, char text
     return text;
 }
 
+static const char *describe_denoise(const struct run_config *config, char text[DESCRIBE_TEXT])
+{
+    const struct layout *l = &config->layout;
+    const struct model_config *m = &config->model;
+    char formats[DESCRIBE_TEXT];
+    int ranks = layout_ranks(l);
+    bool first = true;
+    snprintf(text, DESCRIBE_TEXT, "%d rank%s", ranks, ranks == 1 ? "" : "s");
+    append_axis(text, &first, "replicas", l->dp_replicate);
+    append_axis(text, &first, "context", layout_cp(l));
+    if (layout_cp(l) > 1) append(text, " (%s, %s)", l->context.method, l->context.layout);
+    append(text, ", %d iterations of %d layer%s on latents of %d positions x %d, %s, %s", config->iterations, m->layers, m->layers == 1 ? "" : "s", m->seq, m->dim, m->causal ? "causal" : "not causal",
+           describe_precision(&config->precision, formats));
+    return text;
+}
+
 const char *describe_layout(const struct run_config *config, char text[DESCRIBE_TEXT])
 {
     if (config->workload == WORKLOAD_ATTENTION) return describe_attention(config, text);
+    if (config->workload == WORKLOAD_DENOISE) return describe_denoise(config, text);
     const struct layout *l = &config->layout;
     char number[NUMBER_TEXT], formats[DESCRIBE_TEXT];
     int ranks = layout_ranks(l), per = layout_sequences_per_microbatch(config);

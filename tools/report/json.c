@@ -231,6 +231,7 @@ char *report_json(const struct report *report)
     hash_hex(result->parallel->digest, digest);
     json_add_text(root, "digest", digest);
     add_steps(root, result);
+    if (result->denoise.iterations > 0) json_add_denoise(root, result);
     if (result->context.comparison) json_add_attention(root, result);
     add_checks(root, result);
     add_warnings(root, result);

@@ -25,6 +25,8 @@ void json_add_list(cJSON *object, const char *key, const char *commas);
 /* The object `attention` of a result of that workload (context_json.c). */
 struct result;
 void json_add_attention(cJSON *root, const struct result *result);
+/* The object `denoise` (denoise_text.c). */
+void json_add_denoise(cJSON *root, const struct result *result);
 /* The whole as text with a newline at its end, and the tree is freed. malloc'd. */
 char *json_finish(cJSON *root);
 

@@ -18,6 +18,8 @@ void report_text_details(const struct report *report, const struct terminal *ter
 void report_text_deadlock(const struct result *result, const struct terminal *terminal);
 /* context_text.c: workload attention: shards, numbers, who consumed what. */
 void report_context_text(const struct report *report, const struct terminal *terminal);
+/* denoise_text.c: workload denoise: the difference by iteration. */
+void report_denoise_text(const struct report *report, const struct terminal *terminal);
 /* context_tolerances.c: what tests of public projects would have said of this run's numbers. */
 struct tolerance_result { const char *test, *rule; double value, limit; bool passes; };
 enum { TOLERANCES_MAX = 16 };

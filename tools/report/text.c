@@ -293,6 +293,7 @@ void report_text(const struct report *report, const struct terminal *terminal)
     }
     print_header(report, terminal);
     print_steps(report, terminal);
+    if (report->result->denoise.iterations > 0) report_denoise_text(report, terminal);
     if (report->result->context.comparison) report_context_text(report, terminal);
     if (report->verbose) report_text_details(report, terminal);
     print_judged(report->result, terminal);

@@ -1,0 +1,81 @@
+/* context_due: see the header. The rule, not the program: model/context/.
+ *
+ * Of one layer and micro-batch, R the members of the ring (ring: cp; usp: cp / ulysses):
+ *   ring, usp         forward   2 (R - 1) hops of K and V                 backward   2 (R - 1) of them, 2 R of dK and dV, 0 where R = 1
+ *                                                                                    (reversed: 2 (R - 1))
+ *   all_gather        forward   2 gathers                                 backward   2 gathers, 2 reduce-scatters
+ *   ulysses, usp      forward   3 all-to-alls there, 1 back               backward   1 there, 3 back (of a group of one too)
+ * Attention that is computed again in the backward (recompute full or selective) makes its forward's calls again. */
+#include "scenarios/context_due.h"
+
+#include <string.h>
+
+#include "model/sites.h"
+#include "scenarios/facts.h"
+
+struct sizes { int ring; bool splits /* heads */, gathers; };
+
+static struct sizes sizes_of(const struct layout *layout)
+{
+    const struct context_config *context = &layout->context;
+    int cp = layout_cp(layout);
+    if (!strcmp(context->method, "all_gather")) return (struct sizes){1, false, true};
+    if (!strcmp(context->method, "ulysses")) return (struct sizes){1, true, false};
+    if (!strcmp(context->method, "usp")) return (struct sizes){cp / context->ulysses, true, false};
+    return (struct sizes){cp, false, false};
+}
+
+bool context_calls_of(const struct layout *layout, const struct site *site, int64_t *forward, int64_t *backward)
+{
+    struct sizes sizes = sizes_of(layout);
+    bool turns = sizes.ring > 1;
+    *forward = *backward = 0;
+    if (site == &site_cp_kv_hop) *forward = *backward = 2 * (sizes.ring - 1);
+    else if (site == &site_cp_dkv_hop) *backward = turns ? 2 * (sizes.ring - layout->context.reversed) : 0;
+    else if (site == &site_cp_kv_gather) *forward = *backward = 2 * sizes.gathers;
+    else if (site == &site_cp_kv_grad_scatter) *backward = 2 * sizes.gathers;
+    else if (site == &site_cp_seq_to_head) *forward = 3 * sizes.splits, *backward = sizes.splits;
+    else if (site == &site_cp_head_to_seq) *forward = sizes.splits, *backward = 3 * sizes.splits;
+    else return false;
+    return true;
+}
+
+int64_t context_calls_due(const struct record *record, const struct rank_record *rank, const struct site *site)
+{
+    const struct layout *layout = &record->config.layout;
+    int64_t forward, backward, layers = layout->layers_per_stage[rank->stage] * (int64_t)record->config.train.steps * layout->microbatches;
+    if (!context_calls_of(layout, site, &forward, &backward)) return -1;
+    if (layout_cp(layout) == 1) return 0;
+    bool again = layout->recompute.mode != RECOMPUTE_NONE;
+    return layers * ((again ? 2 : 1) * forward + backward);
+}
+
+bool context_call_due(const struct run_config *config, const struct site *site, struct call_due *ret)
+{
+    bool usp = !strcmp(config->layout.context.method, "usp");
+    const char *heads = usp ? "ulysses" : "cp";
+    const struct call_due table[] = {
+        {&site_cp_kv_gather, "all_gather", NULL, "cp", NULL},
+        {&site_cp_kv_grad_scatter, "reduce_scatter", "sum", "cp", NULL},
+        {&site_cp_seq_to_head, "all_to_all", NULL, heads, NULL},
+        {&site_cp_head_to_seq, "all_to_all", NULL, heads, NULL},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        if (table[i].site != site) continue;
+        *ret = table[i];
+        return true;
+    }
+    return false;
+}
+
+const struct site *context_calls_decision(const struct record *record, const struct rank_record *rank, const struct site *site)
+{
+    static const struct site *const decisions[] = {&site_cp_rotate, &site_cp_dkv_home};
+    bool hops = site == &site_cp_kv_hop || site == &site_cp_dkv_hop;
+    for (int step = 0; hops && step < record->config.train.steps; step++) {
+        for (size_t i = 0; i < sizeof decisions / sizeof decisions[0]; i++) {
+            if (facts_was_chosen(rank, decisions[i], step, -1)) return decisions[i];
+        }
+    }
+    return NULL;
+}

@@ -1,0 +1,15 @@
+/* context_due: which calls context parallelism makes, by the layout alone. */
+#ifndef SCENARIOS_CONTEXT_DUE_H
+#define SCENARIOS_CONTEXT_DUE_H
+
+#include "scenarios/call_due.h"
+
+/* Of one forward and one backward of one attention; false: no site of it. */
+bool context_calls_of(const struct layout *layout, const struct site *site, int64_t *ret_forward, int64_t *ret_backward);
+/* Of the whole run, on this rank; -1: no site of it. */
+int64_t context_calls_due(const struct record *record, const struct rank_record *rank, const struct site *site);
+bool context_call_due(const struct run_config *config, const struct site *site, struct call_due *ret);
+/* Where more or fewer follow from a decision on this rank, that decision's site; NULL: none. */
+const struct site *context_calls_decision(const struct record *record, const struct rank_record *rank, const struct site *site);
+
+#endif
