@@ -67,6 +67,8 @@ static struct buffer payload(struct communicator *c, const struct comm *how, str
         if (copy.ledger)
             ledger_clear(copy.ledger);
     }
+    if (c->watches && in.count == full)
+        hazard_sent(c, how, where, in, copy);
     values_round(copy.data, copy.count - (how->uncounted < copy.count ? how->uncounted : copy.count), copy.storage, copy.wire);
     deviation_result(c, how->site, where, OP_SEND, due, copy, how->uncounted,
                      copy.count);

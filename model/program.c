@@ -53,6 +53,9 @@ static void make_groups(struct program *p)
     static const char *const token_axes[] = {"dp_replicate", "dp_shard", "tp"}, *const all_token_axes[] = {"dp_replicate", "dp_shard", "cp", "tp"};
     p->counting = !layout_slices_sequences(layout) ? p->dp : cp ? communicator_group_over(p->communicator, "dp_cp_tp", all_token_axes, 4)
                                                                 : communicator_group_over(p->communicator, "dp_tp", token_axes, 3);
+    static const char *const data_axes[] = {"dp_replicate", "dp_shard"};
+    if (cp) communicator_group_over(p->communicator, "dp", data_axes, 2); /* what a call would go over that leaves cp out */
+    if (cp) communicator_group_over(p->communicator, "dp_shard", data_axes + 1, 1);
     if (cp || layout_slices_sequences(layout)) {
         static const char *const slice_axes[] = {"cp", "tp"};
         bool both = cp && layout_slices_sequences(layout);

@@ -22,4 +22,9 @@ struct place context_place(const struct evidence *e, int rank);
  * than they always do (choices.h) say which. */
 struct context_inference context_infer_of(const struct evidence *e);
 
+/* context_refine.c: another word and site where the run's other facts say more than its outputs. */
+void context_refine(const struct evidence *e, const struct context_comparison *which, struct context_inference *inference);
+/* Do forwards lack blocks, by their ledgers, that their backwards have? */
+bool consumption_lost_in_merge(const struct record *record);
+
 #endif

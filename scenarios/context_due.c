@@ -79,3 +79,18 @@ const struct site *context_calls_decision(const struct record *record, const str
     }
     return NULL;
 }
+
+const struct site *context_decision(const struct record *record, int step, int unit, int *ret_rank)
+{
+    const struct site *first = NULL;
+    for (int r = 0; r < record->ranks; r++) {
+        for (int i = 0; i < record->rank[r].choices.count; i++) {
+            const struct choice_fact *fact = &record->rank[r].choices.items[i];
+            if (fact->step != step || fact->unit != unit || fact->count == fact->whole || strncmp(fact->site->name, "cp.", 3) != 0) continue;
+            if (first && model_site_order(first) <= model_site_order(fact->site)) continue;
+            first = fact->site;
+            *ret_rank = r;
+        }
+    }
+    return first;
+}

@@ -124,6 +124,12 @@ static bool is_overwritten(const struct consumption_matrix *m, int r)
     return due_in_row(m, r) > 1 && last_block(m, r) != r && only(m, r, last_block(m, r));
 }
 
+/* Of the blocks up to the own place the last, which is member 0's. */
+static bool is_skipped_and_overwritten(const struct consumption_matrix *m, int r)
+{
+    return due_in_row(m, r) > 1 && only(m, r, 0);
+}
+
 static bool is_nothing(const struct consumption_matrix *m, int r)
 {
     return due_in_row(m, r) > 0 && only(m, r, -1);
@@ -223,6 +229,8 @@ struct context_inference consumption_word(const struct consumption_matrix *m, co
     }
     bool silent = messages && messages[first] == 0, talks = messages && messages[first] > 0;
     if (all_rows(m, is_nothing)) return infer("nothing", "cp.skip_block", first, -1, "no block at all is in the output");
+    if (all_rows(m, is_skipped_and_overwritten) && wrong > 1)
+        return infer("skipped-and-overwritten", "cp.skip_block", first, -1, "every output holds the block of member 0 alone: blocks of later members are left out, and each of the others is written over the one before");
     if (all_rows(m, is_local) && talks && m->size > 2)
         return infer("not-arrived", "cp.kv_hop", first, -1, "every rank consumes only its own keys and values, although blocks were sent: what was received is not what was sent");
     if (all_rows(m, is_local) && !talks)
@@ -292,6 +300,7 @@ static struct context_inference infer_mask(const struct run_config *config, cons
 {
     int64_t extra = 0, missing = 0, diagonal = 0, diagonal_missing = 0;
     const struct influence_cell *first = NULL, *part = NULL;
+    bool in_parts = false;
     int rank = -1, part_rank = -1, members = layout_cp(&config->layout);
     for (int r = 0; r < f->chunks; r++) {
         for (int c = 0; c < f->chunks; c++) {
@@ -299,6 +308,7 @@ static struct context_inference infer_mask(const struct run_config *config, cons
             extra += cell->extra;
             missing += cell->missing;
             if (r == c) diagonal += cell->extra;
+            in_parts = in_parts || (cell->missing > 0 && cell->missing < cell->due) || (cell->extra > 0 && cell->due > 0);
             if (r == c) diagonal_missing += cell->missing;
             if (cell->missing && cell->missing < cell->due && !part) {
                 part = cell;
@@ -312,13 +322,16 @@ static struct context_inference infer_mask(const struct run_config *config, cons
     }
     if (extra == 0 && missing > 0 && part && members > 1 && f->missing_behind == missing)
         return infer("masked-too-much", diagonal_missing == missing ? "cp.diagonal_mask" : "cp.mask_passed", part_rank, -1, "queries do not see keys behind them, as if there were a causal mask");
+    if (extra == 0 && part && diagonal_missing == 0 && members > 1)
+        return infer("other-rows", "cp.unpack", part_rank, -1, "some keys of a shard reach no query of other ranks (position %lld), and those of its own rank: a block that arrives is taken for fewer rows than it has", (long long)part->key);
     if (extra == 0 && part)
         return infer("part-missing", "cp.shard_tail", part_rank, -1, "some keys of a shard reach no query (position %lld) and others of it do: rows at its end are lost", (long long)part->key);
     if (extra == 0) return nothing();
+    if (missing > 0 && !in_parts) return nothing(); /* whole blocks: not a matter of the mask */
     if (missing > 0)
         return infer("wrong-positions", "cp.layout", rank, -1, "queries see other keys than the mask lets them, some too many and some too few: the mask is made from positions that are not those of the rows");
     if (diagonal == extra && members > 1 && f->extra_behind == extra)
-        return infer("leaks", "cp.diagonal_mask", rank, -1, "within a rank's own block queries see keys behind them: that block is not masked (position %lld sees %lld)", (long long)first->query, (long long)first->key);
+        return infer("leaks-within", "cp.diagonal_mask", rank, -1, "within a rank's own block queries see keys behind them: that block is not masked (position %lld sees %lld)", (long long)first->query, (long long)first->key);
     if (f->extra_behind == extra)
         return infer("leaks", "cp.mask_passed", rank, -1, "queries see keys behind them: the causal mask does not reach the blocks (position %lld sees %lld)", (long long)first->query, (long long)first->key);
     if (f->extra_window == extra)

@@ -34,7 +34,7 @@ static const struct site *chosen_site(const struct record *record, bool backward
 
 static bool tells(const char *word)
 {
-    static const char *const words[] = {"local-only", "overwritten", "resent", "causal-skip", "past-skipped", "doubled", "skipped-step", "nothing", "not-home", "wrong-way", "lse-base", "dq", "dq-dk"};
+    static const char *const words[] = {"local-only", "overwritten", "resent", "causal-skip", "past-skipped", "doubled", "skipped-step", "nothing", "not-home", "wrong-way", "lse-base", "dq", "dq-dk", "first-kept", "skipped-and-overwritten", "overflow", "other-rows", "rounded"};
     for (size_t i = 0; word && i < sizeof words / sizeof words[0]; i++) {
         if (!strcmp(word, words[i])) return true;
     }
@@ -77,6 +77,7 @@ struct context_inference context_infer_of(const struct evidence *e)
     } else {
         inference = context_infer_gradients(e->config, which, e->context->variations);
     }
+    context_refine(e, which, &inference);
     const struct site *chosen = context_comparison_fails(which) && !tells(inference.word) ? chosen_site(e->parallel, !forward) : NULL;
     if (chosen) {
         inference.site = chosen;
@@ -171,7 +172,9 @@ void context_oracle(const struct evidence *e, struct check_output *output)
 
 void context_poison(const struct evidence *e, struct check_output *output)
 {
+    struct context_inference inference = {.word = NULL};
     check_value(output, 0, 0);
+    if (e->context->comparison) inference = context_infer_of(e);
     for (int r = 0; r < e->parallel->ranks; r++) {
         const struct rank_record *rank = &e->parallel->rank[r];
         const struct attention_part *p = rank->attention;
@@ -195,7 +198,9 @@ void context_poison(const struct evidence *e, struct check_output *output)
             check_value(output, (double)bad, 0);
             if (bad == 0) continue;
             struct finding finding = finding_new(context_moves(e->config, parts[i].gradient), context_place(e, r));
-            finding_pattern(&finding, "not-finite");
+            bool told = inference.word && (!parts[i].gradient || context_comparison_any(e->context->comparison, CONTEXT_OUT));
+            if (told) finding.site = inference.site;
+            finding_pattern(&finding, told ? inference.word : "not-finite");
             finding_say(&finding, "%lld numbers of rank %d's %s are not finite, the first at position %d: memory was read that nothing had been written to, or an exponential ran over", (long long)bad, r,
                         parts[i].name, p->positions[first / width]);
             check_find(output, &finding);

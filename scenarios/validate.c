@@ -283,7 +283,7 @@ static bool check_context(struct reader *reader, struct draft *draft)
         return reader_fail_among(reader, BLAME("parallel.experts.dispatcher", "parallel.cp"),
                                  "dispatcher replicated needs ranks of an expert-parallel group with the same tokens, and cp %d gives each some of its own; allowed: all_to_all or all_gather, or cp 1", l->cp);
     return (!layout_slices_sequences(l) || check_context_rows(reader, config, l->tp, "parallel.tp", "slices for tp")) &&
-           check_context_rows(reader, config, config->train.sequence_chunks, "train.sequence_chunks", "chunks of the head:");
+           check_context_rows(reader, config, config->train.sequence_chunks, "train.sequence_chunks", "sequence_chunks");
 }
 
 static bool tp_allows_ep(const struct layout *l, int ep)

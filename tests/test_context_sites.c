@@ -266,13 +266,13 @@ START_TEST(ledgers_say_it)
     static const struct { struct wrong w; int (*forward)(int, int), (*gradient)(int, int) /* of dk, dv: [owner][member] transposed */; } said[] = {
         {{.site = "cp.kv_block", .deviation = "never", .hop = 1, .rank = -1}, twice_of_neighbour, all_once},
         {{.site = "cp.rotate", .deviation = "never"}, own_alone, own_alone},
-        {{.site = "cp.merge", .deviation = "never"}, last_alone, all_once},
+        {{.site = "cp.merge", .deviation = "keep-last"}, last_alone, all_once},
         {{.site = "cp.forward_received", .deviation = "never"}, neighbour_for_all, all_once},
-        {{.site = "cp.skip_guard", .deviation = "never"}, past_alone, past_alone},
-        {{.site = "cp.step", .deviation = "never", .hop = 3, .rank = -1}, all_but_last, all_but_last},
+        {{.site = "cp.skip_block", .deviation = "ignore-guard"}, past_alone, past_alone},
+        {{.site = "cp.skip_block", .deviation = "always", .hop = 3, .rank = -1}, all_but_last, all_but_last},
         {{.site = "cp.dkv_step", .deviation = "never", .hop = 3, .rank = -1}, all_once, all_but_last},
         {{.site = "cp.forward_received", .deviation = "never", .hop = 2, .rank = -1}, NULL, NULL},
-        {{.site = "cp.merge", .deviation = "never", .tree = true}, NULL, NULL},
+        {{.site = "cp.merge", .deviation = "keep-last", .tree = true}, NULL, NULL},
     };
     for (size_t i = 0; i < sizeof said / sizeof *said; i++)
         for (int way = 0; way < 2; way++) {

@@ -20,7 +20,7 @@
  *   step 2          b3          b0          b1          b2
  *   step 3          b0          b1          b2          b3         the own block, which is here; K, V P - 1 hops, dK, dV P - 1 hops
  *
- * Hops of sites: cp.step and its like count how many places the block came over (r - owner, modulo P), in every order;
+ * Hops of sites: cp.skip_block and its like count how many places the block came over (r - owner, modulo P), in every order;
  * cp.kv_hop and cp.dkv_hop count hops from 1.
  *
  * A block that none of the member's queries may see is not computed; it goes round all the same. With overlap the next block's

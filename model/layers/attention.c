@@ -156,7 +156,7 @@ void attention_core(const struct layer_context *context, struct attention *atten
     meet(context, attention, arena);
     arena_release(context->scratch, mark);
     tensor_round(attention->out, precision_activation(context->precision));
-    layer_note(context, &site_attention_mask, 0, attention->out);
+    if (!context->cp) layer_note(context, &site_attention_mask, 0, attention->out); /* else it is behind more than the mask: attention.output_view has it */
     view(context, attention, arena);
 }
 

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "scenarios/check.h"
+#include "scenarios/context_due.h"
 #include "scenarios/facts.h"
 #include "scenarios/variations.h"
 
@@ -43,7 +44,9 @@ static void report(const struct evidence *e, struct check_output *output, const 
     const struct rows_fact *fact = found.fact;
     char unit[32];
     unit_name(&e->config->model, fact->unit, unit);
-    struct finding finding = finding_new(fact->site, place_at_unit(e->config, v->standalone ? -1 : found.rank, 0, -1, fact->unit));
+    int rank = found.rank;
+    const struct site *decision = context_decision(v->record, 0, fact->unit, &rank);
+    struct finding finding = finding_new(decision ? decision : fact->site, place_at_unit(e->config, v->standalone ? -1 : rank, 0, -1, fact->unit));
     finding.expected = 0;
     finding.got = by;
     finding_pattern(&finding, "batch-dependent");

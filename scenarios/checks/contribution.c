@@ -387,7 +387,7 @@ static void check_sequences(const struct evidence *e, struct check_output *outpu
             for (int k = 0; fact->step == step && k < fact->count; k++) {
                 int64_t at = fact->sequences[k] - (int64_t)step * batch;
                 if (at >= 0 && at < batch) times[at]++;
-                reads += facts_is_first_reader(record, &record->rank[r]);
+                reads += facts_is_first_reader(record, &record->rank[r]) && record->rank[r].cp == 0; /* cp ranks read the same sequences */
             }
         }
     }

@@ -15,6 +15,7 @@
 #include "model/data.h"
 #include "scenarios/check.h"
 #include "scenarios/context_checks.h"
+#include "scenarios/context_due.h"
 #include "scenarios/facts.h"
 #include "scenarios/variations.h"
 
@@ -51,7 +52,9 @@ static void report_leak(const struct reach *reach, struct check_output *output, 
     const struct rows_fact *fact = found.fact;
     char unit[32];
     unit_name(&reach->config->model, fact->unit, unit);
-    struct finding finding = finding_new(fact->site, place_at_unit(reach->config, v->standalone ? -1 : found.rank, 0, -1, fact->unit));
+    int rank = found.rank;
+    const struct site *decision = context_decision(v->record, 0, fact->unit, &rank);
+    struct finding finding = finding_new(decision ? decision : fact->site, place_at_unit(reach->config, v->standalone ? -1 : rank, 0, -1, fact->unit));
     finding.expected = 0;
     finding.got = (double)leaks / closed;
     finding_pattern(&finding, "leaks");
@@ -86,8 +89,9 @@ static void look_for_loss(const struct reach *reach, struct check_output *output
     if (own && (!is_last || others == 0 || changed > 0)) return;
     char unit[32];
     unit_name(&reach->config->model, before->unit, unit);
-    struct finding finding = finding_new(own ? &site_attention_mask : before->site,
-                                         place_at_unit(reach->config, v->standalone ? -1 : entry.rank, 0, -1, before->unit));
+    int rank = entry.rank;
+    const struct site *decision = context_decision(v->record, 0, before->unit, &rank), *attention = layout_cp(&v->record->config.layout) > 1 ? before->site : &site_attention_mask;
+    struct finding finding = finding_new(!own ? before->site : decision ? decision : attention, place_at_unit(reach->config, v->standalone ? -1 : rank, 0, -1, before->unit));
     finding_pattern(&finding, "not-seen");
     finding_say(&finding, "in the %s run another token at position %d of sequence %d changes nothing %s at the output of %s",
                 v->standalone ? "standalone" : "parallel", at, before->sequence, own ? "at the other positions that may see it" : "there", unit);

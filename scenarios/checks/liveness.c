@@ -41,12 +41,13 @@ static int mark_cycles(const struct deadlock *deadlock, int ranks, bool *ret_mar
     return count;
 }
 
-/* May this purpose bring these two together? Stages exchange within a data rank, data ranks within a stage. */
+/* May this purpose bring these two together? Stages exchange within a data rank, data ranks within a stage, cp ranks within those that share sequences. */
 static bool peer_is_due(const struct record *record, const struct blocked *b)
 {
     const struct rank_record *me = &record->rank[b->rank], *peer = &record->rank[b->peer];
     bool stages = !strncmp(b->purpose, "pp.", 3) || !strncmp(b->purpose, "tied.", 5);
     bool data = !strncmp(b->purpose, "fsdp.", 5) || !strcmp(b->purpose, site_loss_token_count_reduce.name);
+    if (!strncmp(b->purpose, "cp.", 3)) return me->stage == peer->stage && me->tp == peer->tp && me->data_rank / layout_cp(&record->config.layout) == peer->data_rank / layout_cp(&record->config.layout);
     if (stages) return me->data_rank == peer->data_rank;
     return !data || me->stage == peer->stage;
 }

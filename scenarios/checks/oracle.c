@@ -22,6 +22,7 @@
 #include "model/sites.h"
 #include "scenarios/check.h"
 #include "scenarios/context_checks.h"
+#include "scenarios/context_due.h"
 #include "scenarios/compare.h"
 #include "scenarios/initial_values.h"
 #include "scenarios/oracle_inputs.h"
@@ -85,8 +86,10 @@ static void find_forward(const struct evidence *e, struct check_output *output, 
             caused = true;
             int microbatch = facts_place_of(e->parallel, sequence).microbatch;
             bool labels = unit == c->units - 1 && reads_other_targets(e, step, d->rank, microbatch);
-            struct finding finding =
-                finding_new(labels ? labels_site(&e->parallel->rank[d->rank], step) : &site_layer_forward, place_at_unit(&e->parallel->config, d->rank, step, microbatch, unit));
+            int rank = d->rank;
+            const struct site *decision = context_decision(e->parallel, step, unit, &rank);
+            const struct site *site = labels ? labels_site(&e->parallel->rank[d->rank], step) : decision ? decision : &site_layer_forward;
+            struct finding finding = finding_new(site, place_at_unit(&e->parallel->config, rank, step, microbatch, unit));
             char name[32];
             unit_name(&e->parallel->config.model, unit, name);
             set_ratio(e, &finding, d, step);
@@ -94,7 +97,7 @@ static void find_forward(const struct evidence *e, struct check_output *output, 
             finding_say(&finding,
                         "in step %d on rank %d the output of %s for sequence %d differs from standalone by %.3g though "
                         "its input and parameters agree%s",
-                        step, d->rank, name, sequence, d->error, labels ? ": its targets are others than the data's" : "");
+                        step, rank, name, sequence, d->error, labels ? ": its targets are others than the data's" : "");
             check_find(output, &finding);
         }
     }
@@ -112,8 +115,9 @@ static void find_backward(const struct evidence *e, struct check_output *output,
             const struct difference *d = comparison_backward(c, step, unit, sequence);
             if (!judge(c, output, d) || !oracle_backward_inputs_agree(c, step, unit, sequence)) continue;
             int microbatch = facts_place_of(e->parallel, sequence).microbatch;
-            struct finding finding =
-                finding_new(&site_layer_backward, place_at_unit(&e->parallel->config, d->rank, step, microbatch, unit));
+            int rank = d->rank;
+            const struct site *decision = context_decision(e->parallel, step, unit, &rank);
+            struct finding finding = finding_new(decision ? decision : &site_layer_backward, place_at_unit(&e->parallel->config, rank, step, microbatch, unit));
             char name[32];
             unit_name(&e->parallel->config.model, unit, name);
             set_ratio(e, &finding, d, step);
@@ -121,7 +125,7 @@ static void find_backward(const struct evidence *e, struct check_output *output,
             finding_say(&finding,
                         "in step %d on rank %d the input gradient of %s for sequence %d differs from standalone by "
                         "%.3g though its output gradient, input and parameters agree",
-                        step, d->rank, name, sequence, d->error);
+                        step, rank, name, sequence, d->error);
             check_find(output, &finding);
         }
     }

@@ -9,7 +9,7 @@ const struct fault fault_cp_dkv_direction = {
     .checks = "oracle,gradient-owner",
     .source = "a kind of mistake of ring attention libraries",
     .scenario = "fault_cp_dkv_direction.json",
-    .signature = "other-way",
+    .signature = "wrong-way",
     .parts_count = 1,
     .parts = {{"cp.dkv_direction", "never", "", 0, AT_EVERYWHERE}},
 };

@@ -9,7 +9,7 @@ const struct fault fault_cp_plain_sum = {
     .checks = "oracle,softmax-mass",
     .source = "a kind of mistake of ring attention libraries",
     .scenario = "fault_cp_plain_sum.json",
-    .signature = "plain-sum",
+    .signature = "not-normalised",
     .parts_count = 1,
     .parts = {{"cp.merge", "sum", "", 0, AT_EVERYWHERE}},
 };

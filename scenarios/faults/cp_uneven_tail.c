@@ -9,7 +9,7 @@ const struct fault fault_cp_uneven_tail = {
     .checks = "oracle,influence",
     .source = "a kind of mistake of ring attention libraries",
     .scenario = "fault_cp_uneven_tail.json",
-    .signature = "tail",
+    .signature = "part-missing",
     .parts_count = 1,
     .parts = {{"cp.shard_tail", "lose-range", "", 0, AT_EVERYWHERE}},
 };
