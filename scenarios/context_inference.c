@@ -132,7 +132,9 @@ static bool is_skipped_and_overwritten(const struct consumption_matrix *m, int r
 
 static bool is_nothing(const struct consumption_matrix *m, int r)
 {
-    return due_in_row(m, r) > 0 && only(m, r, -1);
+    bool known = true;
+    for (int c = 0; c < m->size; c++) known = known && got(m, r, c) >= 0;
+    return known && due_in_row(m, r) > 0 && only(m, r, -1);
 }
 
 static bool is_resent(const struct consumption_matrix *m, int r)
@@ -169,7 +171,7 @@ static bool is_causal_skip(const struct consumption_matrix *m, int r)
 static bool is_past_skipped(const struct consumption_matrix *m, int r)
 {
     bool future = true;
-    for (int c = 0; c < m->size; c++) future = future && (got(m, r, c) > 0) == (c > r);
+    for (int c = 0; c < m->size; c++) future = future && (got(m, r, c) < 0 || (got(m, r, c) > 0) == (c > r));
     if (future && due(m, r, r)) return true;
     return is_one_side(m, r, false, true);
 }
@@ -338,6 +340,8 @@ static struct context_inference infer_mask(const struct run_config *config, cons
         return infer("leaks", "cp.window_passed", rank, -1, "queries see keys outside of the window: it does not reach the blocks (position %lld sees %lld)", (long long)first->query, (long long)first->key);
     if (f->extra_documents == extra)
         return infer("leaks", "cp.documents_passed", rank, -1, "queries see keys of other documents: their borders do not reach the blocks (position %lld sees %lld)", (long long)first->query, (long long)first->key);
+    if (f->extra_behind > 0 && f->extra_window > 0 && f->extra_documents == 0)
+        return infer("leaks-both", "cp.mask_passed", rank, -1, "queries see keys behind them and keys outside of the window: neither reaches the blocks (position %lld sees %lld)", (long long)first->query, (long long)first->key);
     return infer("leaks", "cp.layout", rank, -1, "queries see keys that the mask hides (position %lld sees %lld)", (long long)first->query, (long long)first->key);
 }
 
@@ -419,6 +423,11 @@ struct context_inference context_infer(const struct run_config *config, const st
         return inference;
     }
     if (!v || !v->mass.got || v->mass.failed || !v->value_rows.cells || v->value_rows.failed) return inference;
+    if (v->value_rows.foreign_group > 0 && v->value_rows.foreign_group == v->value_rows.foreign) {
+        inference = infer("wrong-group", "cp.kv_hop", -1, -1, "outputs depend on sequences of another replica: what moves goes round in a group that is not the context-parallel one");
+        inference.site = context_moves(config, false);
+        return inference;
+    }
     inference = infer_mask(config, &v->value_rows);
     int *gotten = memory_zalloc((size_t)(2 * members * members + 1) * sizeof *gotten), *should = gotten + members * members;
     for (int g = 0; g < config->layout.dp_replicate && !inference.word && !ledgers_are_right; g++) {

@@ -34,7 +34,7 @@ static const struct site *chosen_site(const struct record *record, bool backward
 
 static bool tells(const char *word)
 {
-    static const char *const words[] = {"local-only", "overwritten", "resent", "causal-skip", "past-skipped", "doubled", "skipped-step", "nothing", "not-home", "wrong-way", "lse-base", "dq", "dq-dk", "first-kept", "skipped-and-overwritten", "overflow", "other-rows", "rounded"};
+    static const char *const words[] = {"local-only", "overwritten", "resent", "causal-skip", "past-skipped", "doubled", "skipped-step", "nothing", "not-home", "wrong-way", "lse-base", "dq", "dq-dk", "first-kept", "wrong-group", "skipped-and-overwritten", "overflow", "other-rows", "rounded"};
     for (size_t i = 0; word && i < sizeof words / sizeof words[0]; i++) {
         if (!strcmp(word, words[i])) return true;
     }

@@ -114,7 +114,7 @@ static void find_rows(const struct evidence *e, struct check_output *output, con
     struct context_inference inference = consumption_word(&matrix, queries ? NULL : messages);
     if (inference.word && check_is_attention(e) && e->context && e->context->variations) {
         struct context_inference seen = context_infer_of(e); /* blocks that a mask hides are left out: then the mask is at fault */
-        if (seen.word && (!strcmp(seen.word, "masked-too-much") || (!f->backward && !strcmp(seen.word, "first-kept")))) inference = seen;
+        if (seen.word && (!strcmp(seen.word, "masked-too-much") || !strcmp(seen.word, "wrong-group") || (!f->backward && !strcmp(seen.word, "first-kept")))) inference = seen;
     } else if (inference.word && !f->backward && !strcmp(inference.word, "skipped-step") && consumption_lost_in_merge(e->parallel)) {
         inference.word = "first-kept";
         inference.site = context_site("cp.merge");

@@ -9,7 +9,7 @@ const struct fault fault_cp_flags_ignored = {
     .checks = "oracle,influence,flag-sensitivity",
     .source = "yunchang flash_attn3_func_forward",
     .scenario = "fault_cp_flags_ignored.json",
-    .signature = "leaks",
+    .signature = "leaks-both",
     .parts_count = 2,
     .parts = {{"cp.mask_passed", "never", "", 0, AT_EVERYWHERE}, {"cp.window_passed", "never", "", 0, AT_EVERYWHERE}},
 };

@@ -9,7 +9,7 @@ const struct fault fault_cp_lse_16bit = {
     .checks = "oracle,softmax-mass",
     .source = "yunchang pytorch_attn_forward lse.to(q.dtype)",
     .scenario = "fault_cp_lse_16bit.json",
-    .signature = "rounded",
+    .signature = "lse-rounded",
     .parts_count = 1,
     .parts = {{"cp.lse", "round", "bf16", 0, AT_EVERYWHERE}},
 };
