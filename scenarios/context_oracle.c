@@ -62,10 +62,19 @@ static bool ledgers_are_right(const struct evidence *e)
     return any && right;
 }
 
+static bool any_wrong(const struct context_comparison *c)
+{
+    for (int i = 0; i < (c->ranks + c->groups + 1) * CONTEXT_TENSORS; i++) {
+        if (c->items[i].known && c->items[i].wrong) return true;
+    }
+    return false;
+}
+
 struct context_inference context_infer_of(const struct evidence *e)
 {
     const struct context_comparison *c = e->context->comparison, *fine = e->context->fine;
     const struct context_comparison *which = c && context_comparison_fails(c) ? c : fine ? fine : c;
+    if (which == c && c && fine && !any_wrong(c) && context_comparison_fails(fine)) which = fine; /* what rounding leaves is no pattern */
     bool forward = which && (context_comparison_any(which, CONTEXT_OUT) || context_comparison_any(which, CONTEXT_LSE));
     struct context_inference inference = {.step = -1, .first_rank = -1};
     if (!which) return inference;
