@@ -15,12 +15,14 @@ void context_shard_cover(const struct evidence *e, struct check_output *output);
 void context_row_identity(const struct evidence *e, struct check_output *output);        /* context_shards.c: row-identity */
 void context_poison(const struct evidence *e, struct check_output *output);      /* context_oracle.c */
 
-/* Step 0, layer 0 of a rank: where all of it is. */
+/* Step 0 of a rank: where all of it is. */
 struct place context_place(const struct evidence *e, int rank);
 /* What outputs say: of the forward where that is wrong, else of gradients. Where several places look alike from outside (what is seen
  * is not what the mask says; blocks weigh wrongly; gradients are mixed), the ranks' own notes of decisions that fell out otherwise
  * than they always do (choices.h) say which. */
 struct context_inference context_infer_of(const struct evidence *e);
+/* The first place of context parallelism, in the forward or in the backward, where a rank noted that a decision fell out otherwise than it always does; NULL: none. */
+const struct site *context_chosen_site(const struct record *record, bool backward);
 
 /* context_refine.c: another word and site where the run's other facts say more than its outputs. */
 void context_refine(const struct evidence *e, const struct context_comparison *which, struct context_inference *inference);

@@ -15,10 +15,10 @@
 
 struct place context_place(const struct evidence *e, int rank)
 {
-    return place_at_unit(e->config, rank, 0, 0, 1);
+    return place_at(rank, 0, -1);
 }
 
-static const struct site *chosen_site(const struct record *record, bool backward)
+const struct site *context_chosen_site(const struct record *record, bool backward)
 {
     const struct site *first = NULL;
     int border = model_site_order(context_site("cp.backward_stats"));
@@ -87,7 +87,7 @@ struct context_inference context_infer_of(const struct evidence *e)
         inference = context_infer_gradients(e->config, which, e->context->variations);
     }
     context_refine(e, which, &inference);
-    const struct site *chosen = context_comparison_fails(which) && !tells(inference.word) ? chosen_site(e->parallel, !forward) : NULL;
+    const struct site *chosen = context_comparison_fails(which) && !tells(inference.word) ? context_chosen_site(e->parallel, !forward) : NULL;
     if (chosen) {
         inference.site = chosen;
         if (!inference.word) inference.word = "chosen";

@@ -286,20 +286,21 @@ static void vary_mass(struct work *w)
 
 /* ---- lse ---- */
 
+/* Over all pairs of rows of one sequence and head, seen or not. */
 static double largest_logit(const struct attention_inputs_data *in)
 {
-    double largest = 0, scale = 1 / sqrt((double)in->head_dim), q = 0, k = 0;
+    double largest = 0, scale = 1 / sqrt((double)in->head_dim);
+    int64_t group = in->heads / in->kv_heads;
     for (int64_t i = 0; i < in->sequences * in->seq * in->heads; i++) {
-        double sum = 0;
-        for (int64_t d = 0; d < in->head_dim; d++) sum += in->q[i * in->head_dim + d] * in->q[i * in->head_dim + d];
-        q = fmax(q, sqrt(sum));
+        const double *q = in->q + i * in->head_dim;
+        int64_t sequence = i / (in->seq * in->heads), g = i % in->heads / group;
+        for (int64_t k = 0; k < in->seq; k++) {
+            const double *key = in->k + ((sequence * in->seq + k) * in->kv_heads + g) * in->head_dim;
+            double sum = 0;
+            for (int64_t d = 0; d < in->head_dim; d++) sum += q[d] * key[d];
+            largest = fmax(largest, fabs(sum) * scale);
+        }
     }
-    for (int64_t i = 0; i < in->sequences * in->seq * in->kv_heads; i++) {
-        double sum = 0;
-        for (int64_t d = 0; d < in->head_dim; d++) sum += in->k[i * in->head_dim + d] * in->k[i * in->head_dim + d];
-        k = fmax(k, sqrt(sum));
-    }
-    largest = q * k * scale;
     return largest > 0 ? largest : 1;
 }
 

@@ -14,7 +14,7 @@
 
 #include "model/sites.h"
 #include "scenarios/compare.h"
-#include "scenarios/context_compare.h"
+#include "scenarios/context_checks.h"
 #include "scenarios/diagnosis.h"
 
 static bool activations_agree(const struct comparison *c, int step)
@@ -77,10 +77,14 @@ struct finding diagnosis_guess(const struct evidence *evidence, const struct res
             return finding;
         }
         if (evidence->config->workload == WORKLOAD_DENOISE) {
-            finding.site = &site_layer_forward;
+            const struct site *chosen = context_chosen_site(evidence->parallel, false);
+            finding.site = chosen ? chosen : &site_layer_forward;
             return finding;
         }
         finding.site = c && f->place.step >= 0 ? place_of(c, f->place.step) : &site_layer_forward;
+        bool computes = finding.site == &site_layer_forward || finding.site == &site_layer_weight_gradient;
+        const struct site *chosen = computes && layout_cp(&evidence->config->layout) > 1 ? context_chosen_site(evidence->parallel, finding.site != &site_layer_forward) : NULL;
+        if (chosen) finding.site = chosen;
         return finding;
     }
     return finding_new(NULL, PLACE_NONE);

@@ -1,8 +1,8 @@
 /* experiment: the workload `denoise`.
  *
  *   ring and one rank, iteration by iteration: e_i = ||x_ring - x_one||_F / ||x_one||_F over all positions
- *   the precision ladder judges (ladder.h): where e_i passes the screen of a sum of K = iterations so far x layers x (seq + dim + ffn)
- *   terms, or with deep checks, both are run again in fp64, and what does not shrink is a mistake. Errors are carried from
+ *   the precision ladder judges (ladder.h): where e_i passes the screen of K = iterations so far x layers
+ *   roundings, or with deep checks, both are run again in fp64, and what does not shrink is a mistake. Errors are carried from
  *   iteration to iteration, so the first one that is wrong counts. */
 #include <math.h>
 #include <stdio.h>
@@ -66,6 +66,7 @@ static void compare(const struct record *parallel, const struct record *single, 
     *ret_max = isfinite(difference) ? largest : INFINITY;
 }
 
+/* K of the ladder: the lengths of all sums on the way. */
 static double terms_of(const struct run_config *config, int iteration)
 {
     return (iteration + 1.0) * config->model.layers * ((double)config->model.seq + config->model.dim + config->model.ffn);
@@ -88,7 +89,7 @@ static bool passes_screen(const struct result *result)
     const struct denoise_result *d = &result->denoise;
     const struct run_config *config = &result->scenario->config;
     for (int i = 0; i < d->iterations; i++) {
-        if (!(d->rel[i] <= ladder_screen(precision_is(&config->precision, FORMAT_FP64) ? FORMAT_FP64 : FORMAT_FP32, terms_of(config, i)))) return false;
+        if (!(d->rel[i] <= ladder_screen(precision_is(&config->precision, FORMAT_FP64) ? FORMAT_FP64 : FORMAT_FP32, (i + 1.0) * config->model.layers))) return false;
     }
     return true;
 }
@@ -103,7 +104,7 @@ void denoise_oracle(const struct evidence *e, struct check_output *output)
     bool fp64 = precision_is(&e->config->precision, FORMAT_FP64), pair = !isnan(d->rel_fine[0]);
     for (int i = 0; i < d->iterations; i++) {
         double terms = terms_of(e->config, i), narrow = fp64 ? d->rel_fine[i] : d->rel[i], wide = fp64 ? d->rel[i] : d->rel_fine[i];
-        double value = pair ? wide : d->rel[i], limit = pair ? ladder_limit(narrow, terms) : ladder_screen(fp64 ? FORMAT_FP64 : FORMAT_FP32, terms);
+        double value = pair ? wide : d->rel[i], limit = pair ? ladder_limit(narrow, terms) : ladder_screen(fp64 ? FORMAT_FP64 : FORMAT_FP32, (i + 1.0) * e->config->model.layers);
         check_value(output, value, limit);
         if (value <= limit) continue;
         struct finding finding = finding_new(NULL, place_at(-1, i, -1));

@@ -56,7 +56,7 @@ static bool set_architecture(struct reader *reader, struct draft *draft)
     if (!reader_has(reader, "model.attention")) m->attention = pangu ? ATTENTION_MLA : ATTENTION_MHA;
     if (!reader_has(reader, "model.rope")) m->rope = !pangu;
     if (!reader_has(reader, "model.bias")) m->bias = pangu;
-    if (!reader_has(reader, "model.initial")) m->initial = pangu ? INITIAL_PYTORCH : INITIAL_GPT2;
+    if (!reader_has(reader, "model.initial")) m->initial = pangu || draft->scenario.config.workload == WORKLOAD_DENOISE ? INITIAL_PYTORCH : INITIAL_GPT2;
     if (!reader_has(reader, "model.moe.experts")) m->moe.experts = pangu ? 16 : 0;
     for (int i = 0; i < draft->dense_layers_count; i++) {
         int layer = draft->dense_layers[i];

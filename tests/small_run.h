@@ -177,7 +177,7 @@ static inline struct result small_judge(const struct small_run *run)
     struct comparison *comparison = small_run_finished(run) ? comparison_new(run->parallel, run->standalone) : NULL;
     if (comparison && run->parallel_other) comparison_add_other(comparison, run->parallel_other, run->standalone_other);
     struct evidence evidence = {&run->parallel->config, run->parallel,         run->standalone,
-                                run->parallel_other,    run->standalone_other, comparison, 0, NULL, NULL};
+                                run->parallel_other,    run->standalone_other, comparison, 0, NULL, NULL, NULL, NULL};
     checks_run(&evidence, &selection, &result);
     bool failed = false;
     for (int i = 0; i < result.checks_count; i++) failed = failed || result.checks[i].status == CHECK_FAIL;

@@ -438,7 +438,7 @@ START_TEST(determinism_sees_another_digest)
     begin(0);
     struct record *record = run.parallel;
     struct repeat repeats[2] = {{"another order", {record->digest[0], record->digest[1]}}, {"another path", {record->digest[0], record->digest[1]}}};
-    struct evidence evidence = {&record->config, run.parallel, run.standalone, NULL, NULL, NULL, 2, repeats, NULL};
+    struct evidence evidence = {&record->config, run.parallel, run.standalone, NULL, NULL, NULL, 2, repeats, NULL, NULL, NULL};
     struct check_result result;
     struct finding findings[4];
     ck_assert_int_eq(check_run_alone(check_find_by_id("determinism"), &evidence, &result, findings, 4), 0);
@@ -784,7 +784,7 @@ START_TEST(routing_without_notes_is_skipped)
     }
     const char *ids[] = {"routing", "conservation"};
     for (int i = 0; i < 2; i++) {
-        struct evidence evidence = {&run.parallel->config, run.parallel, run.standalone, NULL, NULL, NULL, 0, NULL, NULL};
+        struct evidence evidence = {&run.parallel->config, run.parallel, run.standalone, NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL};
         struct check_result result;
         struct finding findings[1];
         ck_assert_int_eq(check_run_alone(check_find_by_id(ids[i]), &evidence, &result, findings, 1), 0);

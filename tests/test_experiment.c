@@ -163,7 +163,7 @@ START_TEST(reference_books_are_in_order)
         struct error error = {0};
         ck_assert(check_select("default", &selection, &error));
         const struct record *record = result->standalone;
-        struct evidence books = {&record->config, record, record, NULL, NULL, NULL, 0, NULL, NULL};
+        struct evidence books = {&record->config, record, record, NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL};
         struct result own;
         memset(&own, 0, sizeof own);
         own.arena = arena_new("books", false);

@@ -126,7 +126,8 @@ static void find_rows(const struct evidence *e, struct check_output *output, con
         if (wrong == 0 || !inference.word) continue;
         char is[128], should[128];
         int rank = mesh_rank_at(&e->parallel->mesh, g->first, "cp", r);
-        struct finding finding = finding_new(site_of(e, &inference, f->backward, queries, rank), place_at_unit(e->config, rank, f->step, f->microbatch, f->unit));
+        struct finding finding = finding_new(site_of(e, &inference, f->backward, queries, rank),
+                                             check_is_attention(e) ? context_place(e, rank) : place_at_unit(e->config, rank, f->step, f->microbatch, f->unit));
         write_row(got + r * g->size, g->size, is);
         write_row(due + r * g->size, g->size, should);
         finding.expected = 0;

@@ -32,7 +32,8 @@ static void look_at_token(const struct evidence *e, struct check_output *output,
     finding.expected = 0;
     finding.got = worst;
     finding_pattern(&finding, inference->word ? inference->word : "gradient");
-    if (p->landed >= 0) snprintf(landed, sizeof landed, "; rank %d has those of rank %d's rows", p->wrong_rank, p->landed);
+    bool forward = e->context->comparison && !context_comparison_any(e->context->comparison, CONTEXT_OUT);
+    if (p->landed >= 0 && forward) snprintf(landed, sizeof landed, "; rank %d has those of rank %d's rows", p->wrong_rank, p->landed);
     finding_say(&finding, "the cotangent of position %lld of sequence %lld alone: dq differs by %.3g, dk by %.3g, dv by %.3g%s%s%s", (long long)p->token, (long long)p->sequence, p->dq, p->dk, p->dv,
                 landed, inference->word ? ": " : "", inference->text);
     check_find(output, &finding);

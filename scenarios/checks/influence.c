@@ -14,8 +14,8 @@
 
 #include "model/data.h"
 #include "scenarios/check.h"
-#include "scenarios/context_checks.h"
 #include "scenarios/context_due.h"
+#include "scenarios/context_checks.h"
 #include "scenarios/facts.h"
 #include "scenarios/variations.h"
 
