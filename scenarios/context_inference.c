@@ -231,7 +231,7 @@ struct context_inference consumption_word(const struct consumption_matrix *m, co
     }
     bool silent = messages && messages[first] == 0, talks = messages && messages[first] > 0;
     if (all_rows(m, is_nothing)) return infer("nothing", "cp.skip_block", first, -1, "no block at all is in the output");
-    if (all_rows(m, is_skipped_and_overwritten) && wrong > 1)
+    if (all_rows(m, is_skipped_and_overwritten) && wrong > 1 && !all_rows(m, is_overwritten))
         return infer("skipped-and-overwritten", "cp.skip_block", first, -1, "every output holds the block of member 0 alone: blocks of later members are left out, and each of the others is written over the one before");
     if (all_rows(m, is_local) && talks && m->size > 2)
         return infer("not-arrived", "cp.kv_hop", first, -1, "every rank consumes only its own keys and values, although blocks were sent: what was received is not what was sent");

@@ -115,9 +115,9 @@ static void find_rows(const struct evidence *e, struct check_output *output, con
     if (inference.word && check_is_attention(e) && e->context && e->context->variations) {
         struct context_inference seen = context_infer_of(e); /* blocks that a mask hides are left out: then the mask is at fault */
         if (seen.word && (!strcmp(seen.word, "masked-too-much") || !strcmp(seen.word, "wrong-group") || (!f->backward && !strcmp(seen.word, "first-kept")))) inference = seen;
-    } else if (inference.word && !f->backward && !strcmp(inference.word, "skipped-step") && consumption_lost_in_merge(e->parallel)) {
-        inference.word = "first-kept";
-        inference.site = context_site("cp.merge");
+    } else if (inference.word && !f->backward && consumption_lost_in_merge(e->parallel)) {
+        inference = (struct context_inference){.word = "first-kept", .site = context_site("cp.merge"), .step = -1, .first_rank = -1,
+                                               .text = "blocks that the backward has are not in the output: they are computed and not merged"};
     }
     for (int r = 0; r < g->size; r++) {
         int wrong = 0;
@@ -164,8 +164,10 @@ static void check_group(const struct evidence *e, struct check_output *output, c
     int64_t *messages = arena_zalloc(arena, (size_t)(e->parallel->ranks + 1) * sizeof *messages), *of_group = arena_zalloc(arena, (size_t)(size + 1) * sizeof *of_group);
     context_messages(e->parallel, messages);
     for (int r = 0; r < size; r++) of_group[r] = messages[mesh_rank_at(&e->parallel->mesh, rank->rank, "cp", r)];
-    find_rows(e, output, &g, f, false, of_group);
-    if (queries) find_rows(e, output, &g, f, true, NULL);
+    if (g.others == 0) { /* else what is missing is what came in the place of it */
+        find_rows(e, output, &g, f, false, of_group);
+        if (queries) find_rows(e, output, &g, f, true, NULL);
+    }
     check_value(output, g.others, 0);
     if (g.others == 0) return;
     struct finding finding = finding_new(context_site(f->backward ? "cp.dkv_hop" : "cp.kv_hop"), place_at_unit(e->config, g.others_rank, f->step, f->microbatch, f->unit));
