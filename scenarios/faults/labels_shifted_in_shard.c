@@ -9,7 +9,7 @@ const struct fault fault_labels_shifted_in_shard = {
     .checks = "oracle,row-identity,token-weight",
     .source = "transformers PR#36607",
     .scenario = "fault_labels_shifted_in_shard.json",
-    .signature = "shifted-in-shard",
+    .signature = "other-targets",
     .parts_count = 1,
     .parts = {{"cp.labels", "never", "", 0, AT_EVERYWHERE}},
 };
