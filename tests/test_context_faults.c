@@ -19,7 +19,6 @@ static const struct { const char *fault; int first, step /* ranks first, first +
     {"cp-resend-own", 2, 0},       /* the neighbour's block is all there is */
     {"cp-dkv-direction", 2, 0},    /* both ways lead to the one neighbour */
     {"cp-dkv-origin", 2, 0},
-    {"cp-accumulate-16bit", 2, 0}, /* one merge, and its result is rounded as the output is */
     {"cp-parity-order", 2, 2},     /* an even ring pairs off */
 };
 
