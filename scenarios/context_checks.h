@@ -26,6 +26,8 @@ const struct site *context_chosen_site(const struct record *record, bool backwar
 
 /* context_refine.c: another word and site where the run's other facts say more than its outputs. */
 void context_refine(const struct evidence *e, const struct context_comparison *which, struct context_inference *inference);
+/* context_calls.c: a site that moves another format than is due; NULL: none. */
+const struct site *context_wrong_format(const struct evidence *e);
 /* Do forwards lack blocks, by their ledgers, that their backwards have? */
 bool consumption_lost_in_merge(const struct record *record);
 

@@ -266,6 +266,27 @@ struct context_inference consumption_word(const struct consumption_matrix *m, co
     return nothing();
 }
 
+/* ---- usp: a ring of groups ---- */
+
+void consumption_of_ring(const struct run_config *config, struct consumption_matrix *m, int *room)
+{
+    int inner = strcmp(config->layout.context.method, "usp") ? 1 : config->layout.context.ulysses, places = inner > 1 ? m->size / inner : m->size;
+    int *gotten = room, *should = room + places * places;
+    for (int r = 0; inner > 1 && r < places; r++) {
+        for (int c = 0; c < places; c++) {
+            int first = got(m, r * inner, c * inner), any = 0;
+            for (int i = 0; i < inner * inner; i++) {
+                int a = r * inner + i / inner, b = c * inner + i % inner;
+                if (got(m, a, b) != first) return; /* not a matter of the ring */
+                any = any || due(m, a, b);
+            }
+            gotten[r * places + c] = first;
+            should[r * places + c] = any;
+        }
+    }
+    if (inner > 1) *m = (struct consumption_matrix){places, gotten, should};
+}
+
 /* ---- outputs alone ---- */
 
 bool context_inferred_times(const struct run_config *config, const struct context_variations *v, int group, int *ret)
@@ -374,11 +395,16 @@ static struct context_inference infer_weights(const struct run_config *config, c
     if (total == 0) return infer("zeros", "cp.accumulate", rank, -1, "the output of rank %d is 0", rank);
     if (total < should - 1e-9 && !config->attention.sinks && fabs(m->exponent - 1) < 1e-6 && m->misfit < 1e-6)
         return infer("diluted", "cp.out_init", rank, -1, "all keys together get %.6g of the softmax on rank %d where %.6g is due, each its due share of that: something without values takes the rest, what results are merged into was not empty", total, rank, should);
-    if (config->attention.sinks && fabs(total - should) > 1e-9)
+    bool even = fabs(m->exponent - 1) < 1e-6 && m->misfit < 1e-6;
+    if (config->attention.sinks && even && fabs(total - should) > 1e-9)
         return infer("sink", total > should ? "cp.sink" : "cp.sink_once", rank, -1, "all keys together get %.6g of the softmax on rank %d where %.6g is due: the sinks %s", total, rank, should,
                      total > should ? "are not in the denominator" : "are there more than once");
     if (fabs(total - should) > 1e-9 && fabs(total - should) < 0.02)
         return infer("rounded", "cp.accumulate", rank, -1, "all keys together get %.6g of the softmax on rank %d where %.6g is due: the running output is kept in too few bits", total, rank, should);
+    if (isfinite(total) && fabs(m->exponent) < 0.05 && m->misfit < 0.05 && total <= should * 1.05)
+        return infer("plain-average", "cp.merge", rank, -1, "every block gets the same weight whatever its log-sum-exp: results are averaged");
+    if (isfinite(total) && fabs(m->exponent - 1 / log(2.0)) < 0.02 && m->misfit < 0.05)
+        return infer("lse-base", "cp.lse", rank, -1, "blocks weigh like the due weights to the power %.4g, which is 1 / ln 2: a log-sum-exp in base 2 is taken for one in base e", m->exponent);
     bool each_whole = true;
     for (int c = 0; c < m->chunks; c++) each_whole = each_whole && (m->due[rank * m->chunks + c] < 1e-9 || fabs(m->got[rank * m->chunks + c] - 1) < 1e-6);
     if (!isfinite(total) || (fabs(total - should) > 1e-9 && !each_whole)) {
@@ -391,10 +417,6 @@ static struct context_inference infer_weights(const struct run_config *config, c
     if (v->alone > 1e-9 && !(m->misfit < 0.05))
         return infer("alone-too", "cp.softmax_scale", rank, -1, "one rank alone, with no block to merge, is off by %.3g too: it is not the merge but what a block itself computes, its scale for one", v->alone);
     if (!isfinite(m->exponent)) return infer("badly-merged", "cp.merge", rank, -1, "blocks do not weigh what they must on rank %d", rank);
-    if (fabs(m->exponent) < 0.05 && m->misfit < 0.05)
-        return infer("plain-average", "cp.merge", rank, -1, "every block gets the same weight whatever its log-sum-exp: results are averaged");
-    if (fabs(m->exponent - 1 / log(2.0)) < 0.02 && m->misfit < 0.05)
-        return infer("lse-base", "cp.lse", rank, -1, "blocks weigh like the due weights to the power %.4g, which is 1 / ln 2: a log-sum-exp in base 2 is taken for one in base e", m->exponent);
     if (fabs(m->exponent - 1) > 0.02 && m->misfit < 0.01)
         return infer("lse-scaled", "cp.lse", rank, -1, "blocks weigh like the due weights to the power %.4g: their log-sum-exp is multiplied by that", m->exponent);
     if (fabs(m->exponent - 1) < 0.02 && m->misfit < 0.05)
@@ -435,7 +457,11 @@ struct context_inference context_infer(const struct run_config *config, const st
         consumption_due(config, documents ? documents + g * batch * config->model.seq : NULL, batch, should);
         if (!context_inferred_times(config, v, g, gotten)) continue;
         struct consumption_matrix matrix = {members, gotten, should};
+        int *room = memory_zalloc((size_t)(2 * members * members + 1) * sizeof *room);
+        consumption_of_ring(config, &matrix, room);
         inference = consumption_word(&matrix, messages ? messages + g * members : NULL);
+        if (matrix.size < members) inference.first_rank *= members / matrix.size;
+        free(room);
         if (inference.word) inference.first_rank += g * members;
     }
     if (inference.site == context_site("cp.kv_hop") || (inference.word && inference.site == context_site("cp.rotate"))) {
@@ -444,6 +470,10 @@ struct context_inference context_infer(const struct run_config *config, const st
     }
     free(gotten);
     if (inference.word || mass_is_right(&v->mass, ranks, &rank)) return inference;
+    bool even = fabs(v->mass.exponent - 1) < 1e-6 && v->mass.misfit < 1e-6; /* all weigh as they must against each other */
+    if (v->mass.total[rank] == 0) return infer_weights(config, v, ranks, rank);
+    if (v->alone > 1e-9 && !even && !(v->mass.misfit < 0.05) && fabs(v->mass.total[rank] - v->mass.total_due[rank]) < 1e-9)
+        return infer("alone-too", "cp.softmax_scale", rank, -1, "one rank alone, with no block to merge, is off by %.3g too: it is not the merge but what a block itself computes, its scale for one", v->alone);
     inference = infer_joint(config, &v->mass, ranks);
     return inference.word ? inference : infer_weights(config, v, ranks, rank);
 }

@@ -96,6 +96,21 @@ static bool is_overflow(const struct evidence *e)
     return fine && finite_everywhere(fine) && !context_comparison_any(fine, CONTEXT_OUT);
 }
 
+/* Every row all finite or all not: what was read past a block's end is in all heads. */
+static bool rows_are_whole(const struct evidence *e)
+{
+    int64_t width = (int64_t)e->config->model.heads * e->config->model.head_dim;
+    for (int r = 0; r < e->parallel->ranks; r++) {
+        const struct attention_part *p = e->parallel->rank[r].attention;
+        for (int64_t i = 0; i < p->batch * p->rows; i++) {
+            int64_t bad = 0;
+            for (int64_t j = 0; j < width; j++) bad += !isfinite(p->out[i * width + j]);
+            if (bad > 0 && bad < width) return false;
+        }
+    }
+    return true;
+}
+
 static bool is_other_rows(const struct evidence *e)
 {
     const struct record *record = e->parallel;
@@ -110,7 +125,7 @@ static bool is_other_rows(const struct evidence *e)
     for (int r = 0; r < record->ranks; r++) {
         if (finite_on(e->context->comparison, r) != (record->rank[r].attention->rows == least)) return false;
     }
-    return most > least;
+    return most > least && rows_are_whole(e);
 }
 
 /* ---- the bits of numbers ---- */
@@ -161,6 +176,11 @@ void context_refine(const struct evidence *e, const struct context_comparison *w
     if (is_first_kept(e, inference->word))
         becomes(inference, "first-kept", "cp.merge", "blocks that came from other ranks are computed and not in the output: they are not merged");
     bool out = context_comparison_any(which, CONTEXT_OUT);
+    const struct site *format = context_wrong_format(e);
+    if (format && (!strcmp(inference->word, "rounded") || !strcmp(inference->word, "lse-rounded"))) {
+        becomes(inference, "wrong-format", format->name, "what moves there does so in another format than is due");
+        return;
+    }
     if (!strcmp(inference->word, "dq") && !out && is_narrow(e, CONTEXT_DQ))
         becomes(inference, "rounded", "cp.dq", "dq alone is wrong, and each number of it is one of 16 bits: it is kept in them whatever the format is");
 }

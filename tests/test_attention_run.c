@@ -346,7 +346,7 @@ START_TEST(denoise_is_judged_by_iteration)
     result = run(denoise, "parallel.dp_replicate=2 parallel.context.layout=zigzag", NULL, "deep", &scenario);
     ck_assert_int_eq(result->verdict, VERDICT_CONSISTENT);
     done(result, scenario);
-    result = run(denoise, "", "cp.merge:never@step=3", "default", &scenario);
+    result = run(denoise, "", "cp.merge:keep-last@step=3", "default", &scenario);
     ck_assert_int_eq(result->verdict, VERDICT_DIVERGED);
     ck_assert(result->denoise.rel[2] < 1e-5 && result->denoise.rel[3] > 1e-4);
     ck_assert_int_eq(check_of(result, "oracle")->place.step, 3);
