@@ -90,6 +90,7 @@ void meeting_post(struct operation *o);
 enum { HAZARDS_MAX = 64 };            /* kept a rank; the first ones tell */
 uint64_t hazard_checksum(struct buffer buffer);
 void hazard_posted(struct operation *o);     /* a start names its buffers */
+void hazard_sent(struct communicator *c, const struct comm *how, struct where where, struct buffer given, struct buffer taken);
 void hazard_taken(struct operation *o);      /* o->in is about to be read: is it what was posted? */
 void hazard_completed(struct operation *o, struct buffer in); /* in: the caller's */
 bool buffers_overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes);

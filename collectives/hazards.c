@@ -76,6 +76,15 @@ void hazard_posted(struct operation *o)
         o->posted = hazard_checksum(o->in);
 }
 
+/* The bytes that a send takes along: those that its caller gave. */
+void hazard_sent(struct communicator *c, const struct comm *how, struct where where, struct buffer given, struct buffer taken)
+{
+    given.count = taken.count < given.count ? taken.count : given.count;
+    taken.count = given.count;
+    if (hazard_checksum(given) != hazard_checksum(taken))
+        note(c, (struct hazard){HAZARD_OVERWRITTEN, how->site, where, NULL, WHERE_NONE});
+}
+
 void hazard_taken(struct operation *o)
 {
     if (o->c->watches && o->asynchronous && o->entered && hazard_checksum(o->in) != o->posted)

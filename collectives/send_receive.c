@@ -67,10 +67,20 @@ static struct buffer payload(struct communicator *c, const struct comm *how, str
         if (copy.ledger)
             ledger_clear(copy.ledger);
     }
+    if (c->watches && in.count == full)
+        hazard_sent(c, how, where, in, copy);
     values_round(copy.data, copy.count - (how->uncounted < copy.count ? how->uncounted : copy.count), copy.storage, copy.wire);
     deviation_result(c, how->site, where, OP_SEND, due, copy, how->uncounted,
                      copy.count);
     return copy;
+}
+
+/* Another group in the place of the due one: of as many members it is the one as many places on from this member. */
+static int place_in(const struct group *g, const struct group *due, int member)
+{
+    if (g == due || g->size != due->size)
+        return member % g->size;
+    return (g->me + member - due->me + g->size) % g->size;
 }
 
 struct transfer *send_start(struct communicator *c, struct group *g, const struct comm *how, struct buffer in, int to,
@@ -84,8 +94,9 @@ struct transfer *send_start(struct communicator *c, struct group *g, const struc
     enum communication_deviation kind = deviation_kind(due);
     if (kind == DEVIATION_SKIP || kind == DEVIATION_DROP)
         return NULL;
+    struct group *due_group = g;
     g = deviation_group(c, due, g);
-    to = deviation_peer(due, to % g->size, g->me, g->size);
+    to = deviation_peer(due, place_in(g, due_group, to), g->me, g->size);
     size_t full = in.count;
     in.count = deviation_count(due, in.count, how->uncounted);
     in.wire = deviation_wire(due, in.wire);
@@ -121,8 +132,9 @@ struct transfer *receive_start(struct communicator *c, struct group *g, const st
     enum communication_deviation kind = deviation_kind(due);
     if (kind == DEVIATION_SKIP || kind == DEVIATION_DROP)
         return NULL;
+    struct group *due_group = g;
     g = deviation_group(c, due, g);
-    from = deviation_peer(due, from % g->size, g->me, g->size);
+    from = deviation_peer(due, place_in(g, due_group, from), g->me, g->size);
     size_t count = deviation_count(due, out.count, how->uncounted);
     enum format wire = deviation_wire(due, out.wire);
     struct call call = transfer_call(OP_RECEIVE, g, how, count, wire);

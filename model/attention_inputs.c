@@ -5,6 +5,7 @@
  *   adversarial   N(0, 1); keys at positions of the second quarter of a sequence times 3, those of the third plus 1: the
  *                 logits of one block of keys are spread, those of another moved, so that merges must weigh blocks. With
  *                 U[0, 1) or long sequences of N(0, 1) all blocks weigh alike and wrong weights hide.
+ *   large         adversarial, with queries times 32: logits beyond 88, whose exponential is no number of fp32
  * Rounded to what activations are kept in (precision.compute). The documents of sequence b are the scenario's, beginning
  * with the (b mod n)-th of the n lengths. */
 #include "model/attention_run.h"
@@ -70,7 +71,8 @@ struct attention_inputs_data *attention_inputs_new(const struct run_config *conf
     in->v = drawn(config, "attention.v", format, narrow, arena);
     in->d_out = drawn(config, "attention.d_out", format, wide, arena);
     if (config->attention.sinks) in->sinks = drawn(config, "attention.sinks", format, in->heads, arena);
-    if (config->attention.inputs == ATTENTION_ADVERSARIAL) spread_keys(in, format);
+    if (config->attention.inputs >= ATTENTION_ADVERSARIAL) spread_keys(in, format);
+    for (int64_t i = 0; i < wide && config->attention.inputs == ATTENTION_LARGE; i++) in->q[i] *= 32; /* exact in every format */
     attention_inputs_set_documents(in, config);
     return in;
 }

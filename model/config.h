@@ -228,8 +228,9 @@ struct loss_cut { int data_ranks, microbatches; int cp; char context_layout[32];
 /* What runs: training; the transformer's layers again and again on their own output; one attention alone. */
 enum workload { WORKLOAD_TRAIN, WORKLOAD_DENOISE, WORKLOAD_ATTENTION };
 /* Inputs of the workload attention: N(0, 1), U[0, 1), or N(0, 1) with the keys of one quarter of the positions three times as
- * large and those of another moved, so that what a block weighs differs from block to block. */
-enum attention_inputs { ATTENTION_NORMAL, ATTENTION_UNIFORM, ATTENTION_ADVERSARIAL };
+ * large and those of another moved, so that what a block weighs differs from block to block; or these with queries times 32, whose
+ * logits no exponential bears. */
+enum attention_inputs { ATTENTION_NORMAL, ATTENTION_UNIFORM, ATTENTION_ADVERSARIAL, ATTENTION_LARGE };
 enum { DOCUMENTS_MAX = 256 };
 struct attention_config {
     enum attention_inputs inputs;

@@ -179,6 +179,27 @@ bool decision_site(struct site_plan *plan, const struct site *site, struct where
     }
 }
 
+bool mode_site(struct site_plan *plan, const struct site *site, struct where where, bool value, bool always)
+{
+    const struct armed *armed = site_peek(plan, site, where);
+    if (!armed || which(armed) != DECISION_IGNORE_GUARD) return decision_site(plan, site, where, value, value);
+    site_pass(plan, site, where);
+    return always;
+}
+
+enum merging_way merge_site(struct site_plan *plan, const struct site *site, struct where where)
+{
+    const struct armed *armed = site_pass(plan, site, where);
+    if (!armed) return MERGE_DUE;
+    switch (which(armed)) {
+    case TENSOR_KEEP_FIRST: return MERGE_KEEP_FIRST;
+    case TENSOR_KEEP_LAST: return MERGE_KEEP_LAST;
+    case TENSOR_AVERAGE: return MERGE_AVERAGE;
+    case TENSOR_SUM: return MERGE_SUM;
+    default: ASSERT(!"a deviation of another kind"); return MERGE_DUE;
+    }
+}
+
 /* The deviation is the collectives' floor's, the list of actions this one's (collectives/deviations.def). */
 bool order_site(struct site_plan *plan, const struct site *site, struct where where)
 {
@@ -233,6 +254,10 @@ void tensor_site(struct site_plan *plan, const struct site *site, struct where w
         tensor_round(values, format);
         break;
     }
+    case TENSOR_WRONG_BASE:
+        for (int64_t i = 0; i < tensor_count(values); i++)
+            format_set(values.data, (size_t)i, values.storage, format_get(values.data, (size_t)i, values.storage) * 1.4426950408889634);
+        break;
     case TENSOR_PERTURB:
         format_set(values.data, 0, values.storage, format_get(values.data, 0, values.storage) * (1 + by));
         break;

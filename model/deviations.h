@@ -29,6 +29,11 @@ struct factor_use factor_use_site(struct site_plan *plan, const struct site *sit
                                   const struct factor_numbers *numbers);
 /* early: what the condition would be one index earlier, for off-by-one. */
 bool decision_site(struct site_plan *plan, const struct site *site, struct where where, bool value, bool early);
+/* The same where the condition asks for a mode first; always: what it would be without asking. */
+bool mode_site(struct site_plan *plan, const struct site *site, struct where where, bool value, bool always);
+/* How several results become one. */
+enum merging_way { MERGE_DUE, MERGE_KEEP_FIRST, MERGE_KEEP_LAST, MERGE_AVERAGE, MERGE_SUM };
+enum merging_way merge_site(struct site_plan *plan, const struct site *site, struct where where);
 /* Transfers: does this one change places with the next in the list of actions? In a healthy run never. */
 bool order_site(struct site_plan *plan, const struct site *site, struct where where);
 /* Which row stands in row's place: first is data rank 0's row of the same offset, count how many there are. */

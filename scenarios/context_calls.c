@@ -5,6 +5,7 @@
  *            (parallel.context.reversed: P - 1); two gathers, two reduce-scatters; three all-to-alls there and one back
  *   bytes    of a ring's hops: every block but the own one (P - 1 hops) or every block (P hops), of all sequences, in the
  *            activations' format; gradients in the storage
+ *   formats  keys, values, queries, outputs move in the activations' format, gradients of keys and values in the storage's
  * Limit: exact. Less is a loss, more a waste; both are findings. Site: that of the calls; of hops that a decision left out, the
  * decision's. */
 #include <stdio.h>
@@ -64,6 +65,41 @@ static void find(const struct evidence *e, struct check_output *output, int rank
     check_find(output, &finding);
 }
 
+/* What moves there may be in: activations, storage, or (queries and gradients by the same site) either. */
+static bool format_is_due(const struct evidence *e, const struct site *site, enum format format)
+{
+    enum format activation = precision_activation(&e->config->precision), storage = run_storage(e->config);
+    if (site == context_site("cp.kv_hop") || site == context_site("cp.kv_gather")) return format == activation;
+    if (site == context_site("cp.dkv_hop") || site == context_site("cp.kv_grad_scatter")) return format == storage;
+    return format == activation || format == storage;
+}
+
+const struct site *context_wrong_format(const struct evidence *e)
+{
+    for (int r = 0; r < e->parallel->ranks; r++) {
+        const struct communicator *c = e->parallel->rank[r].communicator;
+        for (int i = 0; c && i < communicator_traffic_count(c); i++) {
+            const struct site *site = context_site(communicator_traffic(c, i)->purpose);
+            if (site && !strncmp(site->name, "cp.", 3) && !format_is_due(e, site, communicator_traffic(c, i)->format)) return site;
+        }
+    }
+    return NULL;
+}
+
+static void look_at_formats(const struct evidence *e, struct check_output *output, int rank, const struct site *site)
+{
+    const struct communicator *c = e->parallel->rank[rank].communicator;
+    for (int i = 0; c && i < communicator_traffic_count(c); i++) {
+        const struct traffic *t = communicator_traffic(c, i);
+        if (strcmp(t->purpose, site->name) || format_is_due(e, site, t->format)) continue;
+        struct finding finding = finding_new(site, context_place(e, rank));
+        finding_pattern(&finding, "wrong-format");
+        finding_say(&finding, "rank %d moves %s in %s", rank, site->name, format_traits[t->format].name);
+        check_value(output, 1, 0);
+        check_find(output, &finding);
+    }
+}
+
 void context_calls(const struct evidence *e, struct check_output *output)
 {
     const struct record *record = e->parallel;
@@ -80,6 +116,7 @@ void context_calls(const struct evidence *e, struct check_output *output)
             bool denoise = e->config->workload == WORKLOAD_DENOISE;
             int64_t times = denoise ? (int64_t)e->config->model.layers * e->config->iterations : 1;
             int64_t due = denoise ? (layout_cp(&e->config->layout) > 1 ? times * forward : 0) : forward + (e->config->attention.backward ? backward : 0);
+            look_at_formats(e, output, r, site);
             made_by(&record->rank[r], site, &calls, &messages, &bytes);
             if (calls != due) {
                 find(e, output, r, site, "calls", due, calls);

@@ -24,4 +24,11 @@ struct context_inference context_infer_of(const struct evidence *e);
 /* The first place of context parallelism, in the forward or in the backward, where a rank noted that a decision fell out otherwise than it always does; NULL: none. */
 const struct site *context_chosen_site(const struct record *record, bool backward);
 
+/* context_refine.c: another word and site where the run's other facts say more than its outputs. */
+void context_refine(const struct evidence *e, const struct context_comparison *which, struct context_inference *inference);
+/* context_calls.c: a site that moves another format than is due; NULL: none. */
+const struct site *context_wrong_format(const struct evidence *e);
+/* Do forwards lack blocks, by their ledgers, that their backwards have? */
+bool consumption_lost_in_merge(const struct record *record);
+
 #endif

@@ -118,6 +118,13 @@ static void limits(const struct run_config *config, enum context_tensor tensor, 
     }
 }
 
+/* A norm over few numbers scatters: that of n independent roundings by 1 / sqrt(2 n) of itself. Room for some three of these,
+ * nothing of note where a shard is not tiny. */
+static double room_for_few(const struct run_config *config, int64_t numbers)
+{
+    return run_storage(config) == FORMAT_FP64 || numbers == 0 ? 1 : 1 + 2 / sqrt((double)numbers);
+}
+
 /* Of rows [rows of the call] of `x` against the reference's at their positions; joint rows alone, or all others, or all. */
 enum which { WHICH_ALL, WHICH_OWN };
 
@@ -177,7 +184,7 @@ static void measure(const struct run_config *config, struct context_error *e, co
     e->cosine = all.own > 0 && all.reference > 0 ? all.product / sqrt(all.own * all.reference) : all.own == all.reference;
     e->worst_row_rel = sqrt(worst_row) / fmax(sqrt(all.reference / (double)rows), 1e-300);
     e->single = single->data ? rel_of(&alone) : NAN;
-    e->limit = single->data ? fmax(limit, 1.35 * e->single) : limit;
+    e->limit = (single->data ? fmax(limit, 1.35 * e->single) : limit) * room_for_few(config, rows * x->dim * x->heads);
     bool over = e->rel > e->limit || e->worst_head_rel > e->worst_head_limit;
     double by = fmax(e->rel / e->limit, e->worst_head_rel / e->worst_head_limit);
     e->wrong = over && (!(by <= wrong / limit) || wrong == limit);
@@ -255,6 +262,17 @@ struct context_comparison *context_comparison_new(const struct record *parallel,
     }
     measure_sinks(parallel, ref, c);
     return c;
+}
+
+void context_comparison_judge_heads(struct context_comparison *c, const struct context_comparison *fine)
+{
+    for (int i = 0; i < (c->ranks + c->groups + 1) * CONTEXT_TENSORS; i++) {
+        struct context_error *e = &c->items[i];
+        const struct context_error *f = &fine->items[i];
+        if (!e->known || !f->known || e->rel > e->limit || !isfinite(e->worst_head_rel) || f->wrong || f->imprecise) continue;
+        e->wrong = e->imprecise = false;
+        e->worst_head_limit = fmax(e->worst_head_limit, e->worst_head_rel);
+    }
 }
 
 void context_comparison_free(struct context_comparison *comparison)

@@ -7,6 +7,7 @@
  *   limits: fp64 1e-12; fp32 32 * 2^-24; bf16, fp16 0.8 u, and up to 1.5 u a finding of precision. lse is kept in storage,
  *   whatever the activations are. Where the scenario's own formats round more than the activations (a narrow softmax), or its
  *   logits are large, one rank alone errs by more than that: the limit is then 1.35 of what it errs by.
+ *   A norm over few numbers n scatters: limits of a rank in narrower formats than fp64 are 1 + 2 / sqrt(n) of these.
  * Rows that all members have (attention.joint) count in gradients as the sum over the group. */
 #ifndef SCENARIOS_CONTEXT_COMPARE_H
 #define SCENARIOS_CONTEXT_COMPARE_H
@@ -40,6 +41,8 @@ const struct context_error *context_error_joint(const struct context_comparison 
 const struct context_error *context_error_sinks(const struct context_comparison *c);
 /* single: of the same inputs on one rank; NULL: none. Both finished. Caller owns. */
 struct context_comparison *context_comparison_new(const struct record *parallel, const struct record *reference, const struct record *single);
+/* A head of a small shard whose whole is within its limit: where the same run in fp64 is right there, it was rounding. */
+void context_comparison_judge_heads(struct context_comparison *comparison, const struct context_comparison *fine);
 void context_comparison_free(struct context_comparison *comparison);   /* accepts NULL */
 bool context_comparison_any(const struct context_comparison *c, enum context_tensor tensor); /* wrong or imprecise on any rank */
 bool context_comparison_fails(const struct context_comparison *c);

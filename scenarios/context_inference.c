@@ -131,9 +131,17 @@ static bool is_overwritten(const struct consumption_matrix *m, int r)
     return due_in_row(m, r) > 1 && last_block(m, r) != r && only(m, r, last_block(m, r));
 }
 
+/* Of the blocks up to the own place the last, which is member 0's. */
+static bool is_skipped_and_overwritten(const struct consumption_matrix *m, int r)
+{
+    return due_in_row(m, r) > 1 && only(m, r, 0);
+}
+
 static bool is_nothing(const struct consumption_matrix *m, int r)
 {
-    return due_in_row(m, r) > 0 && only(m, r, -1);
+    bool known = true;
+    for (int c = 0; c < m->size; c++) known = known && got(m, r, c) >= 0;
+    return known && due_in_row(m, r) > 0 && only(m, r, -1);
 }
 
 static bool is_resent(const struct consumption_matrix *m, int r)
@@ -170,7 +178,7 @@ static bool is_causal_skip(const struct consumption_matrix *m, int r)
 static bool is_past_skipped(const struct consumption_matrix *m, int r)
 {
     bool future = true;
-    for (int c = 0; c < m->size; c++) future = future && (got(m, r, c) > 0) == (c > r);
+    for (int c = 0; c < m->size; c++) future = future && (got(m, r, c) < 0 || (got(m, r, c) > 0) == (c > r));
     if (future && due(m, r, r)) return true;
     return is_one_side(m, r, false, true);
 }
@@ -229,7 +237,9 @@ struct context_inference consumption_word(const struct consumption_matrix *m, co
         same_step = same_step && of_row >= 0 && of_row == step;
     }
     bool silent = messages && messages[first] == 0, talks = messages && messages[first] > 0;
-    if (all_rows(m, is_nothing)) return infer("nothing", "cp.step", first, -1, "no block at all is in the output");
+    if (all_rows(m, is_nothing)) return infer("nothing", "cp.skip_block", first, -1, "no block at all is in the output");
+    if (all_rows(m, is_skipped_and_overwritten) && wrong > 1 && !all_rows(m, is_overwritten))
+        return infer("skipped-and-overwritten", "cp.skip_block", first, -1, "every output holds the block of member 0 alone: blocks of later members are left out, and each of the others is written over the one before");
     if (all_rows(m, is_local) && talks && m->size > 2)
         return infer("not-arrived", "cp.kv_hop", first, -1, "every rank consumes only its own keys and values, although blocks were sent: what was received is not what was sent");
     if (all_rows(m, is_local) && !talks)
@@ -241,15 +251,15 @@ struct context_inference consumption_word(const struct consumption_matrix *m, co
         return infer("resent", "cp.forward_received", first, -1, "the neighbour's block is in the output %d times and no farther one: each rank sends its own block again and not the one that it received",
                      got(m, first, (first - 1 + m->size) % m->size));
     if (all_rows(m, is_past_skipped))
-        return infer("past-skipped", "cp.skip_order", first, -1, "blocks of earlier members are left out: what a causal mask shows is skipped, and what it hides is computed");
+        return infer("past-skipped", "cp.skip_block", first, -1, "blocks of earlier members are left out: what a causal mask shows is skipped, and what it hides is computed");
     if (all_rows(m, is_causal_skip) && !(wrong == 1 && same_step))
-        return infer("causal-skip", "cp.skip_guard", first, -1, "blocks of later members are left out, as a causal mask of contiguous shards would have it, and this mask shows them");
+        return infer("causal-skip", "cp.skip_block", first, -1, "blocks of later members are left out, as a causal mask of contiguous shards would have it, and this mask shows them");
     if (all_rows(m, is_doubled))
         return infer("doubled", "cp.kv_block", first, -1, "a block of keys and values is in the output more than once");
     if (same_step)
-        return infer("skipped-step", "cp.step", first, step, "the block that step %d of the ring brings (0: the own one) is not in the output; the others are merged as they must be", step);
+        return infer("skipped-step", "cp.skip_block", first, step, "the block that step %d of the ring brings (0: the own one) is not in the output; the others are merged as they must be", step);
     if (all_rows(m, is_hidden_too))
-        return infer("hidden-too", "cp.step", first, -1, "blocks are computed of which the mask hides every key: work for nothing");
+        return infer("hidden-too", "cp.skip_block", first, -1, "blocks are computed of which the mask hides every key: work for nothing");
     for (int r = 0; r < m->size; r++) {
         for (int c = 0; c < m->size; c++) {
             if (due(m, r, c) && got(m, r, c) == 0)
@@ -261,6 +271,27 @@ struct context_inference consumption_word(const struct consumption_matrix *m, co
             return infer("not-due", "cp.kv_hop", first, -1, "member %d's output holds member %d's keys and values %d times where %d is due", first, c, got(m, first, c), due(m, first, c));
     }
     return nothing();
+}
+
+/* ---- usp: a ring of groups ---- */
+
+void consumption_of_ring(const struct run_config *config, struct consumption_matrix *m, int *room)
+{
+    int inner = strcmp(config->layout.context.method, "usp") ? 1 : config->layout.context.ulysses, places = inner > 1 ? m->size / inner : m->size;
+    int *gotten = room, *should = room + places * places;
+    for (int r = 0; inner > 1 && r < places; r++) {
+        for (int c = 0; c < places; c++) {
+            int first = got(m, r * inner, c * inner), any = 0;
+            for (int i = 0; i < inner * inner; i++) {
+                int a = r * inner + i / inner, b = c * inner + i % inner;
+                if (got(m, a, b) != first) return; /* not a matter of the ring */
+                any = any || due(m, a, b);
+            }
+            gotten[r * places + c] = first;
+            should[r * places + c] = any;
+        }
+    }
+    if (inner > 1) *m = (struct consumption_matrix){places, gotten, should};
 }
 
 /* ---- outputs alone ---- */
@@ -299,6 +330,7 @@ static struct context_inference infer_mask(const struct run_config *config, cons
 {
     int64_t extra = 0, missing = 0, diagonal = 0, diagonal_missing = 0;
     const struct influence_cell *first = NULL, *part = NULL;
+    bool in_parts = false;
     int rank = -1, part_rank = -1, members = layout_cp(&config->layout);
     for (int r = 0; r < f->chunks; r++) {
         for (int c = 0; c < f->chunks; c++) {
@@ -306,6 +338,7 @@ static struct context_inference infer_mask(const struct run_config *config, cons
             extra += cell->extra;
             missing += cell->missing;
             if (r == c) diagonal += cell->extra;
+            in_parts = in_parts || (cell->missing > 0 && cell->missing < cell->due) || (cell->extra > 0 && cell->due > 0);
             if (r == c) diagonal_missing += cell->missing;
             if (cell->missing && cell->missing < cell->due && !part) {
                 part = cell;
@@ -319,9 +352,12 @@ static struct context_inference infer_mask(const struct run_config *config, cons
     }
     if (extra == 0 && missing > 0 && part && members > 1 && f->missing_behind == missing)
         return infer("masked-too-much", diagonal_missing == missing ? "cp.diagonal_mask" : "cp.mask_passed", part_rank, -1, "queries do not see keys behind them, as if there were a causal mask");
+    if (extra == 0 && part && diagonal_missing == 0 && members > 1)
+        return infer("other-rows", "cp.unpack", part_rank, -1, "some keys of a shard reach no query of other ranks (position %lld), and those of its own rank: a block that arrives is taken for fewer rows than it has", (long long)part->key);
     if (extra == 0 && part)
         return infer("part-missing", "cp.shard_tail", part_rank, -1, "some keys of a shard reach no query (position %lld) and others of it do: rows at its end are lost", (long long)part->key);
     if (extra == 0) return nothing();
+    if (missing > 0 && !in_parts) return nothing(); /* whole blocks: not a matter of the mask */
     if (missing > 0 && diagonal == 0 && diagonal_missing == 0 && members > 1) {
         struct context_inference other = infer("other-block", "cp.kv_hop", rank, -1, "queries see their own block's keys as the mask lets them, and of other blocks some too many and some too few: what arrived is another block than the one it is taken for");
         other.site = context_moves(config, false);
@@ -330,13 +366,15 @@ static struct context_inference infer_mask(const struct run_config *config, cons
     if (missing > 0)
         return infer("wrong-positions", "cp.layout", rank, -1, "queries see other keys than the mask lets them, some too many and some too few: the mask is made from positions that are not those of the rows");
     if (diagonal == extra && members > 1 && f->extra_behind == extra)
-        return infer("leaks", "cp.diagonal_mask", rank, -1, "within a rank's own block queries see keys behind them: that block is not masked (position %lld sees %lld)", (long long)first->query, (long long)first->key);
+        return infer("leaks-within", "cp.diagonal_mask", rank, -1, "within a rank's own block queries see keys behind them: that block is not masked (position %lld sees %lld)", (long long)first->query, (long long)first->key);
     if (f->extra_behind == extra)
         return infer("leaks", "cp.mask_passed", rank, -1, "queries see keys behind them: the causal mask does not reach the blocks (position %lld sees %lld)", (long long)first->query, (long long)first->key);
     if (f->extra_window == extra)
         return infer("leaks", "cp.window_passed", rank, -1, "queries see keys outside of the window: it does not reach the blocks (position %lld sees %lld)", (long long)first->query, (long long)first->key);
     if (f->extra_documents == extra)
         return infer("leaks", "cp.documents_passed", rank, -1, "queries see keys of other documents: their borders do not reach the blocks (position %lld sees %lld)", (long long)first->query, (long long)first->key);
+    if (f->extra_behind > 0 && f->extra_window > 0 && f->extra_documents == 0)
+        return infer("leaks-both", "cp.mask_passed", rank, -1, "queries see keys behind them and keys outside of the window: neither reaches the blocks (position %lld sees %lld)", (long long)first->query, (long long)first->key);
     return infer("leaks", "cp.layout", rank, -1, "queries see keys that the mask hides (position %lld sees %lld)", (long long)first->query, (long long)first->key);
 }
 
@@ -369,11 +407,16 @@ static struct context_inference infer_weights(const struct run_config *config, c
     if (total == 0) return infer("zeros", "cp.accumulate", rank, -1, "the output of rank %d is 0", rank);
     if (total < should - 1e-9 && !config->attention.sinks && fabs(m->exponent - 1) < 1e-6 && m->misfit < 1e-6)
         return infer("diluted", "cp.out_init", rank, -1, "all keys together get %.6g of the softmax on rank %d where %.6g is due, each its due share of that: something without values takes the rest, what results are merged into was not empty", total, rank, should);
-    if (config->attention.sinks && fabs(total - should) > 1e-9)
+    bool even = fabs(m->exponent - 1) < 1e-6 && m->misfit < 1e-6;
+    if (config->attention.sinks && even && fabs(total - should) > 1e-9)
         return infer("sink", total > should ? "cp.sink" : "cp.sink_once", rank, -1, "all keys together get %.6g of the softmax on rank %d where %.6g is due: the sinks %s", total, rank, should,
                      total > should ? "are not in the denominator" : "are there more than once");
     if (fabs(total - should) > 1e-9 && fabs(total - should) < 0.02)
         return infer("rounded", "cp.accumulate", rank, -1, "all keys together get %.6g of the softmax on rank %d where %.6g is due: the running output is kept in too few bits", total, rank, should);
+    if (isfinite(total) && fabs(m->exponent) < 0.05 && m->misfit < 0.05 && total <= should * 1.05)
+        return infer("plain-average", "cp.merge", rank, -1, "every block gets the same weight whatever its log-sum-exp: results are averaged");
+    if (isfinite(total) && fabs(m->exponent - 1 / log(2.0)) < 0.02 && m->misfit < 0.05)
+        return infer("lse-base", "cp.lse", rank, -1, "blocks weigh like the due weights to the power %.4g, which is 1 / ln 2: a log-sum-exp in base 2 is taken for one in base e", m->exponent);
     bool each_whole = true;
     for (int c = 0; c < m->chunks; c++) each_whole = each_whole && (m->due[rank * m->chunks + c] < 1e-9 || fabs(m->got[rank * m->chunks + c] - 1) < 1e-6);
     if (!isfinite(total) || (fabs(total - should) > 1e-9 && !each_whole)) {
@@ -385,16 +428,12 @@ static struct context_inference infer_weights(const struct run_config *config, c
         return infer("not-normalised", "cp.merge", rank, -1, "all keys together get %.6g of the softmax on rank %d where %.6g is due: results are added up without being weighed", total, rank, should);
     if (v->alone > 1e-9 && !(m->misfit < 0.05))
         return infer("alone-too", "cp.softmax_scale", rank, -1, "one rank alone, with no block to merge, is off by %.3g too: it is not the merge but what a block itself computes, its scale for one", v->alone);
-    if (!isfinite(m->exponent)) return infer("badly-merged", "cp.merge_weights", rank, -1, "blocks do not weigh what they must on rank %d", rank);
-    if (fabs(m->exponent) < 0.05 && m->misfit < 0.05)
-        return infer("plain-average", "cp.merge_weights", rank, -1, "every block gets the same weight whatever its log-sum-exp: results are averaged");
-    if (fabs(m->exponent - 1 / log(2.0)) < 0.02 && m->misfit < 0.05)
-        return infer("lse-base", "cp.lse_base", rank, -1, "blocks weigh like the due weights to the power %.4g, which is 1 / ln 2: a log-sum-exp in base 2 is taken for one in base e", m->exponent);
+    if (!isfinite(m->exponent)) return infer("badly-merged", "cp.merge", rank, -1, "blocks do not weigh what they must on rank %d", rank);
     if (fabs(m->exponent - 1) > 0.02 && m->misfit < 0.01)
-        return infer("lse-scaled", "cp.lse_base", rank, -1, "blocks weigh like the due weights to the power %.4g: their log-sum-exp is multiplied by that", m->exponent);
+        return infer("lse-scaled", "cp.lse", rank, -1, "blocks weigh like the due weights to the power %.4g: their log-sum-exp is multiplied by that", m->exponent);
     if (fabs(m->exponent - 1) < 0.02 && m->misfit < 0.05)
         return infer("lse-rounded", "cp.lse", rank, -1, "blocks weigh about what they must, %.2g off in the logs: their log-sum-exp is rounded before it is used", m->misfit);
-    return infer("badly-merged", "cp.merge_weights", rank, -1, "keys of all blocks enter once, and blocks do not weigh what they must (as the due weights to the power %.4g, %.2g off)", m->exponent, m->misfit);
+    return infer("badly-merged", "cp.merge", rank, -1, "keys of all blocks enter once, and blocks do not weigh what they must (as the due weights to the power %.4g, %.2g off)", m->exponent, m->misfit);
 }
 
 static bool is_finite(const struct context_comparison *c, int *ret_rank)
@@ -418,6 +457,11 @@ struct context_inference context_infer(const struct run_config *config, const st
         return inference;
     }
     if (!v || !v->mass.got || v->mass.failed || !v->value_rows.cells || v->value_rows.failed) return inference;
+    if (v->value_rows.foreign_group > 0 && v->value_rows.foreign_group == v->value_rows.foreign) {
+        inference = infer("wrong-group", "cp.kv_hop", -1, -1, "outputs depend on sequences of another replica: what moves goes round in a group that is not the context-parallel one");
+        inference.site = context_moves(config, false);
+        return inference;
+    }
     inference = infer_mask(config, &v->value_rows);
     int *gotten = memory_zalloc((size_t)(2 * members * members + 1) * sizeof *gotten), *should = gotten + members * members;
     for (int g = 0; g < config->layout.dp_replicate && !inference.word && !ledgers_are_right; g++) {
@@ -425,7 +469,11 @@ struct context_inference context_infer(const struct run_config *config, const st
         consumption_due(config, documents ? documents + g * batch * config->model.seq : NULL, batch, false, should);
         if (!context_inferred_times(config, v, g, gotten)) continue;
         struct consumption_matrix matrix = {members, gotten, should};
+        int *room = memory_zalloc((size_t)(2 * members * members + 1) * sizeof *room);
+        consumption_of_ring(config, &matrix, room);
         inference = consumption_word(&matrix, messages ? messages + g * members : NULL);
+        if (matrix.size < members) inference.first_rank *= members / matrix.size;
+        free(room);
         if (inference.word) inference.first_rank += g * members;
     }
     if (inference.site == context_site("cp.kv_hop") || (inference.word && inference.site == context_site("cp.rotate"))) {
@@ -434,6 +482,10 @@ struct context_inference context_infer(const struct run_config *config, const st
     }
     free(gotten);
     if (inference.word || mass_is_right(&v->mass, ranks, &rank)) return inference;
+    bool even = fabs(v->mass.exponent - 1) < 1e-6 && v->mass.misfit < 1e-6; /* all weigh as they must against each other */
+    if (v->mass.total[rank] == 0) return infer_weights(config, v, ranks, rank);
+    if (v->alone > 1e-9 && !even && !(v->mass.misfit < 0.05) && fabs(v->mass.total[rank] - v->mass.total_due[rank]) < 1e-9)
+        return infer("alone-too", "cp.softmax_scale", rank, -1, "one rank alone, with no block to merge, is off by %.3g too: it is not the merge but what a block itself computes, its scale for one", v->alone);
     inference = infer_joint(config, &v->mass, ranks);
     return inference.word ? inference : infer_weights(config, v, ranks, rank);
 }

@@ -38,6 +38,8 @@ void consumption_due(const struct run_config *config, const int32_t *documents /
 /* Where keys and values move, by the method: cp.kv_hop, cp.kv_gather, cp.seq_to_head; their gradients: cp.dkv_hop, cp.kv_grad_scatter, cp.head_to_seq. */
 const struct site *context_moves(const struct run_config *config, bool gradients);
 /* messages: of keys and values, by rank; NULL: not known. */
+/* usp: the same of its ring alone, where the members of a ulysses group agree; room [2 * size * size]. */
+void consumption_of_ring(const struct run_config *config, struct consumption_matrix *matrix, int *room);
 struct context_inference consumption_word(const struct consumption_matrix *matrix, const int64_t *messages);
 
 /* From outputs alone; -1 where it can't be told. false: there is nothing to go by. */

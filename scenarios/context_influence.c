@@ -30,8 +30,9 @@ static void look(const struct evidence *e, struct check_output *output, const st
     }
     check_value(output, (double)f->foreign, 0);
     if (f->foreign == 0) return;
-    struct finding finding = finding_new(context_site("cp.axes"), context_place(e, -1));
-    finding_pattern(&finding, "leaks");
+    bool group = f->foreign_group == f->foreign;
+    struct finding finding = finding_new(group ? context_moves(e->config, false) : context_site("cp.axes"), context_place(e, -1));
+    finding_pattern(&finding, group ? "wrong-group" : "leaks");
     finding_say(&finding, "NaN in a %s row of one sequence changes %lld rows of others, the first in sequence %lld", keys ? "key" : "value", (long long)f->foreign, (long long)f->foreign_sequence);
     check_find(output, &finding);
 }

@@ -34,7 +34,7 @@ const struct site *context_chosen_site(const struct record *record, bool backwar
 
 static bool tells(const char *word)
 {
-    static const char *const words[] = {"local-only", "last-block-only", "resent", "causal-skip", "past-skipped", "doubled", "skipped-step", "nothing", "not-home", "wrong-way", "lse-base", "dq", "dq-dk"};
+    static const char *const words[] = {"local-only", "last-block-only", "resent", "causal-skip", "past-skipped", "doubled", "skipped-step", "nothing", "not-home", "wrong-way", "lse-base", "dq", "dq-dk", "first-kept", "wrong-group", "skipped-and-overwritten", "overflow", "other-rows", "rounded"};
     for (size_t i = 0; word && i < sizeof words / sizeof words[0]; i++) {
         if (!strcmp(word, words[i])) return true;
     }
@@ -62,10 +62,19 @@ static bool ledgers_are_right(const struct evidence *e, bool backward)
     return any && right;
 }
 
+static bool any_wrong(const struct context_comparison *c)
+{
+    for (int i = 0; i < (c->ranks + c->groups + 1) * CONTEXT_TENSORS; i++) {
+        if (c->items[i].known && c->items[i].wrong) return true;
+    }
+    return false;
+}
+
 struct context_inference context_infer_of(const struct evidence *e)
 {
     const struct context_comparison *c = e->context->comparison, *fine = e->context->fine;
     const struct context_comparison *which = c && context_comparison_fails(c) ? c : fine ? fine : c;
+    if (which == c && c && fine && !any_wrong(c) && context_comparison_fails(fine)) which = fine; /* what rounding leaves is no pattern */
     bool forward = which && (context_comparison_any(which, CONTEXT_OUT) || context_comparison_any(which, CONTEXT_LSE));
     struct context_inference inference = {.step = -1, .first_rank = -1};
     if (!which) return inference;
@@ -81,6 +90,7 @@ struct context_inference context_infer_of(const struct evidence *e)
             snprintf(inference.text, sizeof inference.text, "dq is wrong, dk and dv are right, and every block's part is in dq: the sum itself is rounded, or written to");
         }
     }
+    context_refine(e, which, &inference);
     const struct site *chosen = context_comparison_fails(which) && !tells(inference.word) ? context_chosen_site(e->parallel, !forward) : NULL;
     if (chosen) {
         inference.site = chosen;
@@ -177,7 +187,9 @@ void context_oracle(const struct evidence *e, struct check_output *output)
 
 void context_poison(const struct evidence *e, struct check_output *output)
 {
+    struct context_inference inference = {.word = NULL};
     check_value(output, 0, 0);
+    if (e->context->comparison) inference = context_infer_of(e);
     for (int r = 0; r < e->parallel->ranks; r++) {
         const struct rank_record *rank = &e->parallel->rank[r];
         const struct attention_part *p = rank->attention;
@@ -201,7 +213,9 @@ void context_poison(const struct evidence *e, struct check_output *output)
             check_value(output, (double)bad, 0);
             if (bad == 0) continue;
             struct finding finding = finding_new(context_moves(e->config, parts[i].gradient), context_place(e, r));
-            finding_pattern(&finding, "not-finite");
+            bool told = inference.word && (!parts[i].gradient || context_comparison_any(e->context->comparison, CONTEXT_OUT));
+            if (told) finding.site = inference.site;
+            finding_pattern(&finding, told ? inference.word : "not-finite");
             finding_say(&finding, "%lld numbers of rank %d's %s are not finite, the first at position %d: memory was read that nothing had been written to, or an exponential ran over", (long long)bad, r,
                         parts[i].name, p->positions[first / width]);
             check_find(output, &finding);

@@ -95,6 +95,7 @@ static void compare_influence(const struct work *w, struct influence *f, const s
             bool changed = !same_bits(before->out + (size_t)i * width, after->out + (size_t)i * width, width);
             int64_t here = after->first_sequence + i / after->rows, query = after->positions[i];
             if (here != sequence) {
+                f->foreign_group += changed && here / after->batch != sequence / after->batch;
                 if (changed && f->foreign++ == 0) f->foreign_sequence = here;
                 continue;
             }

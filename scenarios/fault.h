@@ -15,6 +15,7 @@ enum fault_default_at {              /* bits; what the entry leaves open */
     AT_STAGE_LAST = 512, AT_STAGE_FIRST = 1024, AT_NO_LAYER = 2048 /* units that are no layer: embedding, head */,
     AT_STEP_ONE = 1 << 16, AT_RANK_ONE = 1 << 17, AT_DATA_RANK_ONE_OF_MIDDLE = 1 << 18 /* of stage pp/2 */,
     AT_STAGES_BUT_LAST = 1 << 19, AT_MICROBATCHES_BUT_FIRST = 1 << 20,
+    AT_HOP_ONE = 1 << 21, AT_HOP_LAST = 1 << 22 /* of keys and values: ranks of the ring - 1 */, AT_HOP_HOME = 1 << 23 /* the gradients' last: ranks of the ring */,
 };
 struct fault_part { const char *site, *deviation, *text; double value; unsigned at; };
 

@@ -63,7 +63,7 @@ static const struct site *find_site(struct entry *e, const char *name, const cha
 static void add_facets(unsigned facets, struct phrase *phrase)
 {
     static const char *const names[] = {"reduces", "rooted", "point-to-point", "asynchronous", "guarded",
-                                        "compares-index", "merges", "differentiable", "logarithmic", "axes"};
+                                        "compares-index", "merges", "differentiable", "logarithmic", "axes", "blocks", "mode"};
     bool first = true;
     for (int i = 0; i < (int)(sizeof names / sizeof names[0]); i++) {
         if (!(facets >> i & 1)) continue;

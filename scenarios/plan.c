@@ -75,6 +75,10 @@ static void arm(struct site_plan *plan, struct armed *armed, unsigned at, const 
         only(&armed->rank, pp / 2 * data_ranks + (data_ranks > 1 ? 1 : 0));
     }
     if (open && at & AT_RANK_ONE) only(&armed->rank, 1);
+    if (at & (AT_HOP_ONE | AT_HOP_LAST | AT_HOP_HOME) && armed->hop.count == 0) {
+        int parts = strcmp(config->layout.context.method, "usp") ? 1 : config->layout.context.ulysses, ring = layout_cp(&config->layout) / (parts > 1 ? parts : 1);
+        only(&armed->hop, at & AT_HOP_ONE ? 1 : at & AT_HOP_LAST ? ring - 1 : ring);
+    }
     if (at & AT_STEP_ONE && armed->step.count == 0) only(&armed->step, 1);
     struct at_list *stage = &armed->stage;
     if (open && at & AT_STAGES_BUT_FIRST) arm_range(plan, armed, stage, 1, pp - 1);

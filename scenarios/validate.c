@@ -267,7 +267,6 @@ static bool check_context(struct reader *reader, struct draft *draft)
     struct layout *l = &config->layout;
     int tp = l->tensor_whole & TENSOR_ATTENTION ? 1 : l->tp, heads = m->heads / tp, kv_heads = (m->attention == ATTENTION_MLA ? m->heads : m->kv_heads) / tp;
     char why[320], list[LIST_TEXT];
-    l->context.tree = draft->merge_order == 1;
     if (!reader_has(reader, "parallel.context.ulysses")) l->context.ulysses = default_ulysses(l->cp, kv_heads);
     if (l->cp == 1) return true;
     if (m->seq < l->cp)

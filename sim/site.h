@@ -14,7 +14,7 @@ extern const char *const site_kind_names[SITE_KIND_COUNT];
 enum site_facet {           /* what a site has and a deviation needs, as bits */
     FACET_REDUCES = 1, FACET_ROOTED = 2, FACET_POINT_TO_POINT = 4, FACET_ASYNCHRONOUS = 8,
     FACET_GUARDED = 16, FACET_COMPARES_INDEX = 32, FACET_MERGES = 64, FACET_DIFFERENTIABLE = 128,
-    FACET_LOGARITHMIC = 256, FACET_AXES = 512,
+    FACET_LOGARITHMIC = 256, FACET_AXES = 512, FACET_BLOCKS = 1024 /* several results into one */, FACET_MODE = 2048 /* asks for a mode first */,
 };
 
 struct site {

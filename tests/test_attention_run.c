@@ -156,15 +156,17 @@ struct wrong { const char *fault, *sets, *site, *checks[6]; };
 #define OPEN "model.causal=false parallel.cp=4 model.seq=32 " CONTIGUOUS
 static const struct wrong wrongs[] = {
     {"cp.rotate:never", OPEN, "cp.rotate", {"oracle", "consumption", "influence", "softmax-mass", "communication-count"}},
-    {"cp.skip_guard:never", OPEN, "cp.skip_guard", {"oracle", "consumption", "influence", "softmax-mass"}},
-    {"cp.skip_order:never", CONTIGUOUS, "cp.skip_order", {"oracle", "consumption", "influence"}},
-    {"cp.step:never@hop=2", OPEN, "cp.step", {"oracle", "consumption", "influence", "softmax-mass"}},
-    {"cp.step:never@hop=1,rank=3", "", "cp.step", {"oracle", "consumption", "influence"}},
+    {"cp.skip_block:ignore-guard", OPEN, "cp.skip_block", {"oracle", "consumption", "influence", "softmax-mass"}},
+    {"cp.skip_block:negate", CONTIGUOUS, "cp.skip_block", {"oracle", "consumption", "influence"}},
+    {"cp.skip_block:always@hop=2", OPEN, "cp.skip_block", {"oracle", "consumption", "influence", "softmax-mass"}},
+    {"cp.skip_block:always@hop=1,rank=3", "", "cp.skip_block", {"oracle", "consumption", "influence"}},
     {"cp.forward_received:never", OPEN, "cp.forward_received", {"oracle", "consumption", "influence", "softmax-mass"}},
-    {"cp.merge:never", OPEN, "cp.merge", {"oracle", "consumption", "influence", "softmax-mass"}},
+    {"cp.merge:keep-last", OPEN, "cp.merge", {"oracle", "consumption", "influence", "softmax-mass"}},
     {"cp.kv_block:never@hop=1", OPEN, "cp.kv_block", {"oracle", "consumption", "softmax-mass"}},
-    {"cp.merge_weights:never", OPEN, "cp.merge_weights", {"oracle", "softmax-mass"}},
-    {"cp.lse_base:times@factor=1.4426950408889634", OPEN, "cp.lse_base", {"oracle", "softmax-mass"}},
+    {"cp.merge:keep-first", OPEN, "cp.merge", {"oracle", "consumption", "softmax-mass"}},
+    {"cp.merge:sum", OPEN, "cp.merge", {"oracle", "softmax-mass"}},
+    {"cp.merge:average", OPEN, "cp.merge", {"oracle", "softmax-mass"}},
+    {"cp.lse:wrong-base", OPEN, "cp.lse", {"oracle", "softmax-mass"}},
     {"cp.lse:round", OPEN, "cp.lse", {"oracle", "softmax-mass"}},
     {"cp.accumulate:round", OPEN, "cp.accumulate", {"oracle", "softmax-mass"}},
     {"cp.mask_passed:never", "", "cp.mask_passed", {"oracle", "influence", "flag-sensitivity"}},
@@ -216,7 +218,7 @@ END_TEST
 /* What outputs show is what ledgers say, so that it may stand for them where there are none. */
 START_TEST(outputs_agree_with_ledgers)
 {
-    static const char *const faults[] = {NULL, "cp.rotate:never", "cp.step:never@hop=2", "cp.kv_block:never@hop=1", "cp.kv_block:never@hop=0", "cp.merge:never", "cp.forward_received:never", "cp.skip_guard:never"};
+    static const char *const faults[] = {NULL, "cp.rotate:never", "cp.skip_block:always@hop=2", "cp.kv_block:never@hop=1", "cp.kv_block:never@hop=0", "cp.merge:keep-last", "cp.forward_received:never", "cp.skip_block:ignore-guard"};
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
         struct scenario *scenario;
         struct result *result = run(base, OPEN, faults[i], "deep", &scenario);
@@ -285,7 +287,7 @@ START_TEST(public_tolerances_miss)
 {
     struct scenario *scenario;
     struct result *result = run(base, "model.seq=512 parallel.cp=8 model.heads=2 model.kv_heads=2 model.head_dim=64 model.causal=false attention.backward=false attention.inputs=uniform precision=bf16 precision.softmax=fp32 " CONTIGUOUS,
-                                "cp.merge_weights:never", "oracle,consumption", &scenario);
+                                "cp.merge:average", "oracle,consumption", &scenario);
     struct tolerance_result list[TOLERANCES_MAX];
     int count = context_tolerances(result, list), passes = 0;
     ck_assert_int_eq(check_of(result, "oracle")->status, CHECK_FAIL);
@@ -348,7 +350,7 @@ START_TEST(denoise_is_judged_by_iteration)
     result = run(denoise, "parallel.dp_replicate=2 parallel.context.layout=zigzag", NULL, "deep", &scenario);
     ck_assert_int_eq(result->verdict, VERDICT_CONSISTENT);
     done(result, scenario);
-    result = run(denoise, "", "cp.merge:never@step=3", "default", &scenario);
+    result = run(denoise, "", "cp.merge:keep-last@step=3", "default", &scenario);
     ck_assert_int_eq(result->verdict, VERDICT_DIVERGED);
     ck_assert(result->denoise.rel[2] < 1e-5 && result->denoise.rel[3] > 1e-4);
     ck_assert_int_eq(check_of(result, "oracle")->place.step, 3);

@@ -51,12 +51,12 @@ static const struct wrong wrongs[] = {
     {.site = "cp.kv_hop", .deviation = "wrong-peer", .method = "ring", .layout = "contiguous", .rank = 2, .hop = -1, .changes = "?"},
     {.site = "cp.unpack", .deviation = "never", .method = "ring", .layout = "striped", .seq = 41, .changes = "oqkv"},
     {.site = "cp.unpack", .deviation = "never", .method = "ring", .layout = "striped", .seq = 40, .changes = "n"}, /* all are as long */
-    {.site = "cp.skip_guard", .deviation = "never", .method = "ring", .layout = "contiguous", .changes = "oqkv"},
-    {.site = "cp.skip_guard", .deviation = "never", .method = "ring", .layout = "zigzag", .causal = true, .changes = "oqkv"},
-    {.site = "cp.skip_guard", .deviation = "never", .method = "ring", .layout = "contiguous", .causal = true, .changes = "n"}, /* there it is right */
-    {.site = "cp.skip_order", .deviation = "never", .method = "ring", .layout = "contiguous", .causal = true, .changes = "oqkv"},
-    {.site = "cp.step", .deviation = "never", .method = "ring", .layout = "striped", .causal = true, .hop = 2, .rank = -1, .changes = "oqkv"},
-    {.site = "cp.step", .deviation = "never", .method = "usp", .layout = "striped", .hop = 1, .rank = -1, .changes = "oqkv"},
+    {.site = "cp.skip_block", .deviation = "ignore-guard", .method = "ring", .layout = "contiguous", .changes = "oqkv"},
+    {.site = "cp.skip_block", .deviation = "ignore-guard", .method = "ring", .layout = "zigzag", .causal = true, .changes = "oqkv"},
+    {.site = "cp.skip_block", .deviation = "ignore-guard", .method = "ring", .layout = "contiguous", .causal = true, .changes = "n"}, /* there it is right */
+    {.site = "cp.skip_block", .deviation = "negate", .method = "ring", .layout = "contiguous", .causal = true, .changes = "oqkv"},
+    {.site = "cp.skip_block", .deviation = "always", .method = "ring", .layout = "striped", .causal = true, .hop = 2, .rank = -1, .changes = "oqkv"},
+    {.site = "cp.skip_block", .deviation = "always", .method = "usp", .layout = "striped", .hop = 1, .rank = -1, .changes = "oqkv"},
     {.site = "cp.joint_step", .deviation = "never", .method = "ring", .layout = "contiguous", .joint = 3, .causal = true, .changes = "oqkv"},
     {.site = "cp.joint_once", .deviation = "never", .method = "ring", .layout = "zigzag", .joint = 3, .changes = "oqkv"},
     {.site = "cp.mask_passed", .deviation = "never", .method = "ring", .layout = "zigzag", .causal = true, .changes = "oqkv"},
@@ -67,17 +67,19 @@ static const struct wrong wrongs[] = {
     {.site = "cp.softmax_scale", .deviation = "omit", .method = "ulysses", .layout = "contiguous", .changes = "oqkv"},
     {.site = "cp.softmax_scale", .deviation = "set", .text = "0", .method = "ring", .layout = "contiguous", .changes = "oqkv"},
     {.site = "cp.lse_index", .deviation = "never", .method = "ring", .layout = "zigzag", .changes = "oqkv"},
-    {.site = "cp.lse_base", .deviation = "set", .text = "1.4426950408889634", .method = "ring", .layout = "zigzag", .changes = "oqkv"},
+    {.site = "cp.lse", .deviation = "wrong-base", .method = "ring", .layout = "zigzag", .changes = "oqkv"},
     {.site = "cp.lse", .deviation = "round", .text = "bf16", .method = "usp", .layout = "zigzag", .changes = "oqkv"},
     {.site = "cp.sink", .deviation = "never", .method = "all_gather", .layout = "zigzag", .sinks = true, .changes = "oqkv"},
     {.site = "cp.sink_once", .deviation = "never", .method = "ring", .layout = "zigzag", .sinks = true, .changes = "oqkv"},
     {.site = "cp.out_init", .deviation = "not-zeroed", .method = "ring", .layout = "zigzag", .changes = "oqkv"},
     {.site = "cp.out_init", .deviation = "not-zeroed", .method = "ring", .layout = "zigzag", .merge = "late", .tree = true, .changes = "oqkv"},
-    {.site = "cp.merge", .deviation = "never", .method = "ring", .layout = "zigzag", .changes = "oqkv"},
-    {.site = "cp.merge", .deviation = "never", .method = "ring", .layout = "zigzag", .merge = "late", .changes = "oqkv"},
+    {.site = "cp.merge", .deviation = "keep-last", .method = "ring", .layout = "zigzag", .changes = "oqkv"},
+    {.site = "cp.merge", .deviation = "keep-last", .method = "ring", .layout = "zigzag", .merge = "late", .changes = "oqkv"},
     {.site = "cp.kv_block", .deviation = "never", .method = "ring", .layout = "zigzag", .hop = 1, .rank = -1, .changes = "oqkv"},
     {.site = "cp.kv_block", .deviation = "never", .method = "ring", .layout = "zigzag", .merge = "max_sum", .tree = true, .hop = 0, .rank = -1, .changes = "oqkv"},
-    {.site = "cp.merge_weights", .deviation = "never", .method = "ring", .layout = "zigzag", .changes = "oqkv"},
+    {.site = "cp.merge", .deviation = "average", .method = "ring", .layout = "zigzag", .changes = "oqkv"},
+    {.site = "cp.merge", .deviation = "keep-first", .method = "ring", .layout = "zigzag", .merge = "logaddexp", .changes = "oqkv"},
+    {.site = "cp.merge", .deviation = "sum", .method = "usp", .layout = "zigzag", .merge = "max_sum", .tree = true, .changes = "oqkv"},
     {.site = "cp.merge_stable", .deviation = "never", .method = "ring", .layout = "zigzag", .merge = "sigmoid", .by = 400, .changes = "oqkv"},
     {.site = "cp.merge_stable", .deviation = "never", .method = "ring", .layout = "zigzag", .merge = "logaddexp", .by = 400, .changes = "oqkv"},
     {.site = "cp.merge_stable", .deviation = "never", .method = "ring", .layout = "zigzag", .merge = "max_sum", .by = 400, .changes = "oqkv"},
@@ -210,7 +212,7 @@ END_TEST
 START_TEST(a_plan_alone_is_nothing)
 {
     for (int m = 0; m < context_method_count(); m++) {
-        struct wrong w = {.site = "cp.step", .deviation = "never", .method = context_method_at(m)->name, .layout = "striped", .causal = true, .rank = 9, .hop = 7, .joint = 2, .sinks = true};
+        struct wrong w = {.site = "cp.skip_block", .deviation = "always", .method = context_method_at(m)->name, .layout = "striped", .causal = true, .rank = 9, .hop = 7, .joint = 2, .sinks = true};
         struct trial healthy = trial_of(&w, NULL), t = healthy;
         t.plan = plan_of(&w, 16);
         trial_run(&healthy);
@@ -226,7 +228,7 @@ END_TEST
 /* One member and one hop: its rows alone change, and its ledger says what its numbers say. */
 START_TEST(where_it_happens)
 {
-    struct wrong w = {.site = "cp.step", .deviation = "never", .method = "ring", .layout = "contiguous", .seq = 40, .rank = 2, .hop = 3};
+    struct wrong w = {.site = "cp.skip_block", .deviation = "always", .method = "ring", .layout = "contiguous", .seq = 40, .rank = 2, .hop = 3};
     struct trial healthy = trial_of(&w, NULL);
     struct site_plan *plan = plan_of(&w, 4);
     struct trial t = trial_of(&w, plan);
@@ -264,13 +266,13 @@ START_TEST(ledgers_say_it)
     static const struct { struct wrong w; int (*forward)(int, int), (*gradient)(int, int) /* of dk, dv: [owner][member] transposed */; } said[] = {
         {{.site = "cp.kv_block", .deviation = "never", .hop = 1, .rank = -1}, twice_of_neighbour, all_once},
         {{.site = "cp.rotate", .deviation = "never"}, own_alone, own_alone},
-        {{.site = "cp.merge", .deviation = "never"}, last_alone, all_once},
+        {{.site = "cp.merge", .deviation = "keep-last"}, last_alone, all_once},
         {{.site = "cp.forward_received", .deviation = "never"}, neighbour_for_all, all_once},
-        {{.site = "cp.skip_guard", .deviation = "never"}, past_alone, past_alone},
-        {{.site = "cp.step", .deviation = "never", .hop = 3, .rank = -1}, all_but_last, all_but_last},
+        {{.site = "cp.skip_block", .deviation = "ignore-guard"}, past_alone, past_alone},
+        {{.site = "cp.skip_block", .deviation = "always", .hop = 3, .rank = -1}, all_but_last, all_but_last},
         {{.site = "cp.dkv_step", .deviation = "never", .hop = 3, .rank = -1}, all_once, all_but_last},
         {{.site = "cp.forward_received", .deviation = "never", .hop = 2, .rank = -1}, NULL, NULL},
-        {{.site = "cp.merge", .deviation = "never", .tree = true}, NULL, NULL},
+        {{.site = "cp.merge", .deviation = "keep-last", .tree = true}, NULL, NULL},
     };
     for (size_t i = 0; i < sizeof said / sizeof *said; i++)
         for (int way = 0; way < 2; way++) {

@@ -11,7 +11,7 @@
 const char *listing_facets(unsigned facets, char text[FACETS_TEXT])
 {
     static const char *const names[] = {"reduces",        "rooted", "point-to-point", "asynchronous", "guarded",
-                                        "compares-index", "merges", "differentiable", "logarithmic", "axes"};
+                                        "compares-index", "merges", "differentiable", "logarithmic", "axes", "blocks", "mode"};
     size_t used = 0;
     text[0] = 0;
     for (int i = 0; i < (int)(sizeof names / sizeof names[0]); i++) {

@@ -70,9 +70,10 @@ static void join(struct attending *a)
     const struct context_call *call = a->job->call;
     struct piece **into = &a->stack[a->pieces - 2], *block = a->stack[a->pieces - 1];
     int blocks = (*into)->blocks + block->blocks;
-    if (!context_decides(call, &site_cp_merge, a->hop, true)) {
+    enum merging_way way = merge_site(call->plan, &site_cp_merge, context_where(call, a->hop));
+    if (way == MERGE_KEEP_LAST) {
         *into = block;
-    } else {
+    } else if (way != MERGE_KEEP_FIRST) {
         a->merging.stable = context_decides(call, &site_cp_merge_stable, a->hop, true);
         fold(a, *into, block);
         a->merging.stable = true;
@@ -119,14 +120,13 @@ static void merge_sinks(struct attending *a, struct piece *into)
     fold(a, into, sinks);
 }
 
-/* What is done to a block's log-sum-exp on its way into the merge: nothing. */
+/* What is done to a block's log-sum-exp on its way into the merge: nothing. Equal ones make the merge an average. */
 static void lse_sites(const struct context_job *job, int hop, struct tensor lse)
 {
     const struct context_call *call = job->call;
-    double base = context_factor(call, &site_cp_lse_base, hop, 1);
-    if (base != 1) call->ops->vector_scale(lse.data, base, (size_t)tensor_count(lse));
     tensor_site(call->plan, &site_cp_lse, context_where(call, hop), lse);
-    if (context_decides(call, &site_cp_merge_weights, hop, true)) return;
+    enum merging_way way = merge_site(call->plan, &site_cp_merge, context_where(call, hop));
+    if (way != MERGE_AVERAGE && way != MERGE_SUM) return;
     for (int64_t i = 0; i < tensor_count(lse); i++) format_set(lse.data, (size_t)i, lse.storage, 0);
 }
 
@@ -186,6 +186,8 @@ void context_attend_end(struct attending *a)
     struct piece *all = a->stack[0];
     if (a->sinks && !a->sinks_each) merge_sinks(a, all);
     if (a->merge->finish) a->merge->finish(&a->merging, &all->partial);
+    if (job->ring && merge_site(call->plan, &site_cp_merge, context_where(call, a->hop)) == MERGE_SUM) /* equal weights: the average */
+        call->ops->vector_scale(all->partial.out.data, all->blocks, (size_t)tensor_count(all->partial.out));
     if (a->merge->keeps_blocks && job->ring) tensor_site(call->plan, &site_cp_accumulate, context_where(call, a->hop), all->partial.out);
     if (rows_of(job) > 0) memcpy(job->out.data, all->partial.out.data, (size_t)tensor_bytes(all->partial.out));
     tensor_round(job->out, call->activation);

@@ -45,13 +45,10 @@ bool context_computes(const struct context_job *job, const struct context_block 
     const struct context_call *call = job->call;
     *ret_bare = false;
     if (!job->ring) return true;
-    bool seen = context_sees(job, &block->rows, call->causal), due = seen, later = block->hop > job->me;
-    if (!context_decides(call, &site_cp_skip_guard, block->hop, true)) due = seen && !later;
-    if (call->causal && !context_decides(call, &site_cp_skip_order, block->hop, true)) {
-        due = later;
-        *ret_bare = later && !seen;
-    }
-    return context_decides(call, &site_cp_step, block->hop, due);
+    bool hidden = !context_sees(job, &block->rows, call->causal), later = block->hop > job->me; /* later: what a causal mask hides, of contiguous shards */
+    bool skips = context_skips(call, &site_cp_skip_block, block->hop, hidden, hidden || later);
+    *ret_bare = hidden && !skips && call->causal; /* who does not skip it trusts that it is skipped: its kernel gets the mask for the own block alone */
+    return !skips;
 }
 
 /* ---- what the kernel is given ---- */

@@ -16,14 +16,23 @@ struct where context_where(const struct context_call *call, int hop)
     return where;
 }
 
-bool context_decides(const struct context_call *call, const struct site *site, int hop, bool due)
+static bool decided(const struct context_call *call, const struct site *site, bool taken, bool due)
 {
-    bool taken = decision_site(call->plan, site, context_where(call, hop), due, due);
     if (taken != due && call->record) {
         struct choice_fact fact = {site, call->where.step, call->where.microbatch, call->unit, 0, taken, due};
         record_push(call->record, choices, fact);
     }
     return taken;
+}
+
+bool context_decides(const struct context_call *call, const struct site *site, int hop, bool due)
+{
+    return decided(call, site, decision_site(call->plan, site, context_where(call, hop), due, due), due);
+}
+
+bool context_skips(const struct context_call *call, const struct site *site, int hop, bool due, bool always)
+{
+    return decided(call, site, mode_site(call->plan, site, context_where(call, hop), due, always), due);
 }
 
 double context_factor(const struct context_call *call, const struct site *site, int hop, double due)

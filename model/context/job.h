@@ -54,6 +54,8 @@ struct where context_where(const struct context_call *call, int hop);
 bool context_decides(const struct context_call *call, const struct site *site, int hop, bool due);
 /* A factor alike; noted where it is anything else. */
 double context_factor(const struct context_call *call, const struct site *site, int hop, double due);
+/* The same of a condition that asks for a mode first; always: without asking. */
+bool context_skips(const struct context_call *call, const struct site *site, int hop, bool due, bool always);
 /* Rows of each member of the whole group, without joint ones; as the layout has them. */
 struct context_rows *context_blocks(const struct context_call *call);
 struct context_rows context_joint_rows(const struct context_call *call);

@@ -20,7 +20,7 @@
  *   step 2          b3          b0          b1          b2
  *   step 3          b0          b1          b2          b3         the own block, which is here; K, V P - 1 hops, dK, dV P - 1 hops
  *
- * Hops of sites: cp.step and its like count how many places the block came over (r - owner, modulo P), in every order;
+ * Hops of sites: cp.skip_block and its like count how many places the block came over (r - owner, modulo P), in every order;
  * cp.kv_hop and cp.dkv_hop count hops from 1.
  *
  * A block that none of the member's queries may see is not computed; it goes round all the same. With overlap the next block's
@@ -88,7 +88,7 @@ static void finish(struct ring *ring, struct flight *f)
     for (int i = 0; i < 2 && f->busy; i++) send_wait(ring->communicator, f->sends[i]);
     for (int i = 0; i < 2 && f->busy; i++) {
         receive_wait(ring->communicator, f->receives[i], &f->how, f->in[i]);
-        communicator_reads(ring->communicator, f->in[i].data, f->in[i].count * format_storage_bytes(f->in[i].storage), &site_cp_step, f->how.where);
+        communicator_reads(ring->communicator, f->in[i].data, f->in[i].count * format_storage_bytes(f->in[i].storage), &site_cp_skip_block, f->how.where);
     }
     f->busy = false;
 }

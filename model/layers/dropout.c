@@ -56,6 +56,12 @@ static uint64_t mask_row(const struct random_stream *stream, uint64_t first, dou
     return digest;
 }
 
+/* Where row t stands in its sequence; local: among the rows of this rank alone. */
+static uint64_t position_of(const struct layer_context *context, int64_t t, int64_t seq, bool local)
+{
+    return (uint64_t)(local ? t % seq : context->positions[sequence_row(context, t)]);
+}
+
 /* Sequence by sequence; row t of a sequence is that of its position. A mask's digest is the sum of its rows', each mixed with
  * where its counters begin, so that those of slices add up to the sequence's. */
 static void mask(const struct layer_context *context, enum dropout_place place, int drawn, struct tensor to, struct tensor from, bool notes)
@@ -64,15 +70,16 @@ static void mask(const struct layer_context *context, enum dropout_place place, 
     struct site_plan *plan = context->plan;
     int64_t columns = to.shape[1], seq = layer_slice_seq(context);
     size_t row_bytes = (size_t)(columns * format_storage_bytes(to.storage));
+    bool local = context->cp && !decision_site(plan, &site_dropout_position, context->where, true, true);
     ASSERT(to.dims == 2 && to.shape[0] == layer_slice_rows(context) && tensor_is_dense(to) && tensor_is_dense(from));
     for (int64_t b = 0; b < context->batch; b++) {
         int64_t sequence = d->first_sequence + b;
         int64_t of = plan ? index_site(plan, &site_dropout_sequence, context->where, sequence, d->of_rank_0 + b, d->sequences) : sequence;
         struct random_stream stream = dropout_stream(d->seed, d->step, context->layer, place, of, drawn);
         struct draw draw = {.layer = context->layer, .place = place, .sequence = sequence, .stream = stream.key, .count = (uint64_t)(seq * columns)};
-        if (seq > 0) draw.first = (uint64_t)context->positions[sequence_row(context, b * seq)] * (uint64_t)columns;
+        if (seq > 0) draw.first = position_of(context, b * seq, seq, local) * (uint64_t)columns;
         for (int64_t t = b * seq; t < (b + 1) * seq; t++) {
-            uint64_t first = (uint64_t)context->positions[sequence_row(context, t)] * (uint64_t)columns;
+            uint64_t first = position_of(context, t, seq, local) * (uint64_t)columns;
             draw.kept += hash_mix(mask_row(&stream, first, context->model->dropout, (char *)to.data + (size_t)t * row_bytes,
                                            (const char *)from.data + (size_t)t * row_bytes, columns, to.storage, first));
         }

@@ -92,29 +92,48 @@ static bool is_zero(const struct evidence *e, int rank)
     return true;
 }
 
+/* Did any rank's buffers change while a call at the site was under way? */
+static bool was_overwritten(const struct evidence *e, const struct site *site)
+{
+    for (int r = 0; r < e->parallel->ranks; r++) {
+        const struct communicator *c = e->parallel->rank[r].communicator;
+        for (int i = 0; c && i < communicator_hazards(c); i++) {
+            if (communicator_hazard(c, i)->site == site) return true;
+        }
+    }
+    return false;
+}
+
 /* In a backward the same words stand at other places. Blocks that are missing where an output is not finite never arrived. */
 static const struct site *site_of(const struct evidence *e, const struct context_inference *inference, bool backward, bool queries, int rank)
 {
-    bool moves = inference->site == context_site("cp.kv_hop") || inference->site == context_site("cp.rotate") || inference->site == context_site("cp.step");
+    bool moves = inference->site == context_site("cp.kv_hop") || inference->site == context_site("cp.rotate") || inference->site == context_site("cp.skip_block");
     if (moves && !queries && !is_finite(e, rank)) return context_moves(e->config, false);
     if (!backward && moves && context_moves(e->config, false) != context_site("cp.kv_hop")) return context_moves(e->config, false); /* without a ring no such site is passed */
     if (!backward) return inference->site;
     bool step = !strcmp(inference->word, "skipped-step") || !strcmp(inference->word, "doubled") || !strcmp(inference->word, "last-block-only") || !strcmp(inference->word, "missing") || !strcmp(inference->word, "nothing");
     if (!queries) return step ? context_site("cp.dq_step") : inference->site;
-    bool ring = context_moves(e->config, true) == context_site("cp.dkv_hop");
-    if (!strcmp(inference->word, "nothing") && !is_zero(e, rank)) return context_moves(e->config, true); /* something else is there */
+    bool ring = context_moves(e->config, true) == context_site("cp.dkv_hop"), none = !strcmp(inference->word, "nothing");
+    if (was_overwritten(e, context_moves(e->config, true))) return context_moves(e->config, true);
+    if (none && !is_zero(e, rank)) return context_moves(e->config, true); /* something else is there */
     bool part = !strcmp(inference->word, "skipped-step") || !strcmp(inference->word, "doubled") || !strcmp(inference->word, "nothing");
-    return part && ring ? context_site("cp.dkv_step") : context_moves(e->config, true);
+    return part && (ring || none) ? context_site("cp.dkv_step") : context_moves(e->config, true);
 }
 
 static void find_rows(const struct evidence *e, struct check_output *output, const struct group_matrix *g, const struct consumption_fact *f, bool queries, const int64_t *messages)
 {
     const int *got = queries ? g->queries : g->got, *due = queries ? g->queries_due : g->due;
     struct consumption_matrix matrix = {g->size, got, due};
+    int *room = memory_zalloc((size_t)(2 * g->size * g->size + 1) * sizeof *room);
+    consumption_of_ring(e->config, &matrix, room);
     struct context_inference inference = consumption_word(&matrix, queries ? NULL : messages);
+    free(room);
     if (inference.word && check_is_attention(e) && e->context && e->context->variations) {
         struct context_inference seen = context_infer_of(e); /* blocks that a mask hides are left out: then the mask is at fault */
-        if (seen.word && !strcmp(seen.word, "masked-too-much")) inference = seen;
+        if (seen.word && (!strcmp(seen.word, "masked-too-much") || !strcmp(seen.word, "wrong-group") || (!f->backward && !strcmp(seen.word, "first-kept")))) inference = seen;
+    } else if (inference.word && !f->backward && consumption_lost_in_merge(e->parallel)) {
+        inference = (struct context_inference){.word = "first-kept", .site = context_site("cp.merge"), .step = -1, .first_rank = -1,
+                                               .text = "blocks that the backward has are not in the output: they are computed and not merged"};
     }
     for (int r = 0; r < g->size; r++) {
         int wrong = 0;
@@ -161,8 +180,10 @@ static void check_group(const struct evidence *e, struct check_output *output, c
     int64_t *messages = arena_zalloc(arena, (size_t)(e->parallel->ranks + 1) * sizeof *messages), *of_group = arena_zalloc(arena, (size_t)(size + 1) * sizeof *of_group);
     context_messages(e->parallel, messages);
     for (int r = 0; r < size; r++) of_group[r] = messages[mesh_rank_at(&e->parallel->mesh, rank->rank, "cp", r)];
-    find_rows(e, output, &g, f, false, of_group);
-    if (queries) find_rows(e, output, &g, f, true, NULL);
+    if (g.others == 0) { /* else what is missing is what came in the place of it */
+        find_rows(e, output, &g, f, false, of_group);
+        if (queries) find_rows(e, output, &g, f, true, NULL);
+    }
     check_value(output, g.others, 0);
     if (g.others == 0) return;
     struct finding finding = finding_new(context_site(f->backward ? "cp.dkv_hop" : "cp.kv_hop"), place_at_unit(e->config, g.others_rank, f->step, f->microbatch, f->unit));

@@ -17,6 +17,8 @@ static void run(const struct evidence *e, struct check_output *output)
     }
     struct context_inference inference = context_infer_of(e);
     bool right = e->context->comparison && !context_comparison_any(e->context->comparison, CONTEXT_OUT) && !context_comparison_any(e->context->comparison, CONTEXT_LSE);
+    const struct context_comparison *fine = e->context->fine;
+    right = right && (!fine || (!context_comparison_any(fine, CONTEXT_OUT) && !context_comparison_any(fine, CONTEXT_LSE)));
     for (int i = 0; i < v->lse_count; i++) {
         const struct lse_pass *p = &v->lse[i];
         if (p->failed) continue;

@@ -6,7 +6,7 @@
  * own positions, from its first on, and the digests of all ranks add up to the sequence's. So ranks that hold the same sequence draw the same mask, those that hold others draw others, and every layout
  * draws what one rank draws, whose digests are compared too. A recomputation draws what its forward drew, all of it and
  * nothing else; and its output has the bits of the forward's.
- * Limit: exact. Sites: dropout.sequence; dropout.generator where the stream is the due one's next; of a recomputation recompute.restore_rng where its draws differ,
+ * Limit: exact. Sites: dropout.sequence; dropout.generator where the stream is the due one's next; dropout.position where a shard's counters begin at 0; of a recomputation recompute.restore_rng where its draws differ,
  * recompute.reselect where the router was not held to its choice, else recompute.input. */
 #include <stdlib.h>
 
@@ -111,6 +111,13 @@ static void check_draw(const struct evidence *e, struct check_output *output, co
     check_value(output, !good, 0);
     if (good) return;
     int first_here = layout_first_sequence(config, rank->data_rank, 0), of_rank_0 = fact->sequence - first_here;
+    if (stream && !counters && fact->first == 0 && fact->count == count) {
+        struct finding finding = finding_of(e, &site_dropout_position, rank->rank, fact, "local-positions");
+        finding_say(&finding, "rank %d drops after %s of layer %d in step %d, micro-batch %d by a mask for positions from 0 on, and its rows of sequence %d begin at position %llu: positions are counted from its shard's start",
+                    rank->rank, place_name(fact->place), fact->unit - 1, fact->step, fact->microbatch, fact->sequence, (unsigned long long)(first / (uint64_t)dim));
+        check_find(output, &finding);
+        return;
+    }
     bool same = !stream && first_here > 0 && fact->stream == stream_due(config, fact, of_rank_0);
     if (!stream && fact->stream == stream_after(config, fact, fact->sequence, 1)) {
         struct finding finding = finding_of(e, &site_dropout_generator, rank->rank, fact, "moved-on");

@@ -29,6 +29,9 @@ static const char *default_at(unsigned at, char text[PLACES_TEXT])
         {AT_MICROBATCH_ZERO, "at micro-batch 0"},
         {AT_MICROBATCH_ONE, "at micro-batch 1"},
         {AT_STEP_ONE, "in step 1"},
+        {AT_HOP_ONE, "at hop 1"},
+        {AT_HOP_LAST, "at the last hop of keys and values"},
+        {AT_HOP_HOME, "at the last hop of gradients, home"},
     };
     size_t used = 0;
     snprintf(text, PLACES_TEXT, "everywhere");
