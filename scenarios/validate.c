@@ -255,7 +255,7 @@ static bool check_context_rows(struct reader *reader, const struct run_config *c
         if (rows % parts == 0) continue;
         return reader_fail_among(reader, BLAME("model.seq", path, "parallel.cp"),
                                  "cp rank %d of %d has %lld of %d positions, which do not split into %s %d: %lld / %d = %.2f; nearest seq: %s", c, l->cp, (long long)rows, seq,
-                                 name, parts, (long long)rows, parts, (double)rows / parts, multiples(seq, (int64_t)2 * l->cp * parts, list));
+                                 name, parts, (long long)rows, parts, (double)rows / parts, multiples(seq, (int64_t)l->cp * parts, list));
     }
     return true;
 }

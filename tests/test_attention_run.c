@@ -117,8 +117,7 @@ static const char *const healthy[] = {
     "precision=bf16 precision.softmax=fp32 attention.inputs=adversarial", "precision=fp16 precision.softmax=fp32 attention.inputs=uniform", "precision=bf16", "precision=fp64 attention.inputs=adversarial",
     "model.head_dim=3 parallel.cp=7",
     /* what dq sums up cancels nearly whole: what is left is how out was rounded */
-    "seed=149 model.heads=1 model.kv_heads=1 model.head_dim=1 model.seq=32 model.document_mask=true attention.documents=[23,3,2,1,2,1] attention.joint=1 parallel.cp=8 parallel.context.layout=document "
-    "parallel.context.merge=late precision.param=bf16 precision.compute=bf16 precision.softmax=bf16",
+    "seed=149 model.heads=1 model.kv_heads=1 model.head_dim=1 model.seq=32 model.document_mask=true attention.documents=[23,3,2,1,2,1] attention.joint=1 parallel.cp=8 parallel.context.layout=document parallel.context.merge=late precision.param=bf16 precision.compute=bf16 precision.softmax=bf16",
 };
 
 START_TEST(healthy_is_consistent)

@@ -33,10 +33,10 @@ static bool load(struct plugin *plugin, struct error *error)
 
 bool plugin_name_fits(const struct plugin *plugin, const char *kind, const char *name, struct error *error)
 {
-    if (!name || !*name) return error_input(error, "plug-in '%.300s': a %s has no name", plugin->path, kind);
+    if (!name || !*name) return error_input(error, "plug-in '%.300s': one %s has no name", plugin->path, kind);
     bool good = strlen(name) <= PLUGIN_NAME_MAX;
     for (const char *c = name; *c && good; c++) good = isgraph((unsigned char)*c) && *c != '\'' && *c != '"' && *c != '|' && *c != '\\';
-    return good || error_input(error, "plug-in '%.300s': the name of a %s is '%.40s'; allowed: 1 to %d letters, digits and signs, no spaces, quotes, \\ or |",
+    return good || error_input(error, "plug-in '%.300s': the name of one %s is '%.40s'; allowed: 1 to %d letters, digits and signs, no spaces, quotes, \\ or |",
                                plugin->path, kind, name, PLUGIN_NAME_MAX);
 }
 

@@ -36,9 +36,9 @@ static void run(const struct evidence *e, struct check_output *output)
         char whose[48] = "the joint rows";
         if (worst < members) snprintf(whose, sizeof whose, "member %d's keys", worst);
         finding.expected = m->due[r * m->chunks + worst];
-        finding.got = m->got[r * m->chunks + worst];
+        finding.got = fabs(m->got[r * m->chunks + worst]); /* shares are not negative; this takes off the sign of what is not a number */
         finding_pattern(&finding, inference.word ? inference.word : "badly-merged");
-        finding_say(&finding, "on rank %d %s get %.6g of the softmax on average where %.6g is due (all together %.6g of %.6g)%s%s", r, whose, finding.got, finding.expected, m->total[r],
+        finding_say(&finding, "on rank %d %s get %.6g of the softmax on average where %.6g is due (all together %.6g of %.6g)%s%s", r, whose, finding.got, finding.expected, fabs(m->total[r]),
                     m->total_due[r], inference.word ? ": " : "", inference.text);
         check_find(output, &finding);
     }
