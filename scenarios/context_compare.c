@@ -101,7 +101,7 @@ static void add_norms(struct norms *to, const struct norms *from)
 static double rel_of(const struct norms *n)
 {
     if (!n->finite) return INFINITY;
-    return n->difference == 0 ? 0 : sqrt(n->difference) / fmax(fmax(sqrt(n->reference), sqrt(n->terms) / 4), 1e-300);
+    return n->difference == 0 ? 0 : sqrt(n->difference) / fmax(fmax(sqrt(n->reference), sqrt(n->terms) / 2), 1e-300);
 }
 
 /* What a tensor of this format may err by; lse is never narrower than the storage. */

@@ -2,7 +2,7 @@
  *
  *   e = ||x - ref||_F / ||ref||_F   of a rank's rows, and of each head of them; never an absolute tolerance, which passes for
  *   right what is small, nor a cosine, which hides one part in a hundred.
- *   Where terms cancel (a row that sees one key has dq = 0), ||ref|| is at least a quarter of the sum of their magnitudes, sum_j p (|dp| +
+ *   Where terms cancel (a row that sees one key has dq = 0), ||ref|| is at least half the sum of their magnitudes, sum_j p (|dp| +
  *   |delta|) |k|: delta = do . out errs by as many u as out, which has the same limit, and that part of the sum is about half of it.
  *   limits: fp64 1e-12; fp32 32 * 2^-24; bf16, fp16 0.8 u, and up to 1.5 u a finding of precision. lse is kept in storage,
  *   whatever the activations are. Where the scenario's own formats round more than the activations (a narrow softmax), or its
