@@ -85,16 +85,26 @@ const struct site *context_calls_decision(const struct record *record, const str
     return NULL;
 }
 
+static void earliest(const struct site *site, int rank, const struct site **first, int *ret_rank)
+{
+    if (*first && model_site_order(*first) <= model_site_order(site)) return;
+    *first = site;
+    *ret_rank = rank;
+}
+
 const struct site *context_decision(const struct record *record, int step, int unit, int *ret_rank)
 {
     const struct site *first = NULL;
+    double scale = 1 / sqrt((double)record->config.model.head_dim);
     for (int r = 0; r < record->ranks; r++) {
+        for (int i = 0; i < record->rank[r].factors.count; i++) {
+            const struct factor_fact *fact = &record->rank[r].factors.items[i];
+            if (fact->site == &site_cp_softmax_scale && fact->step == step && fact->unit == unit && fact->value != scale) earliest(fact->site, r, &first, ret_rank);
+        }
         for (int i = 0; i < record->rank[r].choices.count; i++) {
             const struct choice_fact *fact = &record->rank[r].choices.items[i];
             if (fact->step != step || fact->unit != unit || fact->count == fact->whole || strncmp(fact->site->name, "cp.", 3) != 0) continue;
-            if (first && model_site_order(first) <= model_site_order(fact->site)) continue;
-            first = fact->site;
-            *ret_rank = r;
+            earliest(fact->site, r, &first, ret_rank);
         }
     }
     return first;

@@ -201,6 +201,8 @@ static const struct { const char *text, *fault, *site; bool split; } inside[] = 
     {RING("1"), "attention-output-view", "attention.output_view", false},
     {HEADS("all_gather"), "attention-output-view", "attention.output_view", false},
     {HEADS("ulysses"), "attention-output-view", "attention.output_view", false},
+    {RING("2"), "cp.softmax_scale:twice", "cp.softmax_scale", false},
+    {HEADS("all_gather"), "cp.softmax_scale:omit", "cp.softmax_scale", false},
     {RING("2"), "layer.forward:zero", "layer.forward", false},
 };
 

@@ -98,6 +98,7 @@ static void find_forward(const struct evidence *e, struct check_output *output, 
             char more[160] = "";
             if (labels) snprintf(more, sizeof more, ": its targets are others than the data's");
             if (split) snprintf(more, sizeof more, ": inside, queries, keys and values are equal to the bit, and the split attention's output is not (its squared norm by %.3g)", by);
+            if (split && !isfinite(by)) snprintf(more, sizeof more, ": inside, queries, keys and values are equal to the bit, and the split attention's output is not finite");
             finding_pattern(&finding, labels ? "other-targets" : split ? "split-attention" : "altered");
             finding_say(&finding,
                         "in step %d on rank %d the output of %s for sequence %d differs from standalone by %.3g though "
