@@ -7,7 +7,7 @@
  *   delta[i] = d_out[i].out[i];   ds = p (d_out[i].v[j] - delta[i]) scale
  *   dq[i] = sum_j ds k[j];   dk[j] = sum_i ds q[i];   dv[j] = sum_i p d_out[i];   dz = - sum_i e^(z - lse) delta[i]
  *   terms: sum of |terms| of dq and dk, by rows: sum_j p (|d_out.v| + |delta|) scale |k[j]|, sum_i of the same |q[i]|, |.| of a vector its
- *   length; where the terms cancel (a row that sees one key alone), what is left is their rounding
+ *   length; where the terms cancel (a row that sees one key alone), what is left is their rounding; those of dz: sum_i e^(z - lse) |d_out[i]| . |out[i]|
  * Sums in fp64, ascending (the matrix product's chains); dk, dv over the query heads of a kv head, then rows. */
 #include "model/attention_run.h"
 
@@ -30,7 +30,7 @@ struct head { /* of one sequence; row strides in numbers */
     const double *q, *k, *v, *d_out;
     double *out, *lse, *dq, *dk, *dv, *dq_terms, *dk_terms;
     int64_t wide, narrow, heads, kv_heads;
-    const double *sink; double *d_sink;
+    const double *sink; double *d_sink, *sink_terms;
     const int32_t *documents;
 };
 
@@ -67,8 +67,12 @@ static void backward_rows(const struct ops *ops, const struct head *head, double
 {
     ops->gemm(false, true, rows, seq, dim, head->d_out + first * head->wide, head->wide, head->v, head->narrow, false, ds, seq);
     for (int64_t r = 0; r < rows; r++) {
-        double delta = 0;
-        for (int64_t d = 0; d < dim; d++) delta += head->d_out[(first + r) * head->wide + d] * head->out[(first + r) * head->wide + d];
+        double delta = 0, magnitudes = 0;
+        for (int64_t d = 0; d < dim; d++) {
+            double product = head->d_out[(first + r) * head->wide + d] * head->out[(first + r) * head->wide + d];
+            delta += product;
+            magnitudes += fabs(product);
+        }
         double q = length_of(head->q + (first + r) * head->wide, dim), terms = 0;
         for (int64_t j = 0; j < seq; j++) {
             double prob = p[r * seq + j];
@@ -80,7 +84,10 @@ static void backward_rows(const struct ops *ops, const struct head *head, double
             ds[r * seq + j] = prob == 0 ? 0 : prob * (ds[r * seq + j] - delta) * scale;
         }
         head->dq_terms[(first + r) * head->heads] = terms;
-        if (head->sink) *head->d_sink -= exp(*head->sink - head->lse[first + r]) * delta;
+        if (!head->sink) continue;
+        double share = exp(*head->sink - head->lse[first + r]);
+        *head->d_sink -= share * delta;
+        *head->sink_terms += share * magnitudes;
     }
     ops->gemm(false, false, rows, dim, seq, ds, seq, head->k, head->narrow, false, head->dq + first * head->wide, head->wide);
     ops->gemm(true, false, seq, dim, rows, ds, seq, head->q + first * head->wide, head->wide, true, head->dk, head->narrow);
@@ -112,6 +119,7 @@ void attention_reference(const struct run_config *config, const struct ops *ops,
                 head.dk_terms = ret->dk_terms + b * seq * in->kv_heads + h / group;
                 for (int64_t j = 0; j < seq; j++) lengths[j] = length_of(head.k + j * narrow, dim);
                 head.d_sink = in->sinks ? &ret->d_sinks[h] : NULL;
+                head.sink_terms = in->sinks ? &ret->sink_terms[h] : NULL;
             }
             for (int64_t first = 0; first < seq; first += BLOCK) {
                 int64_t rows = seq - first < BLOCK ? seq - first : BLOCK;

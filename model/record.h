@@ -139,6 +139,7 @@ struct attention_part {
     const int32_t *positions;              /* [batch, rows]: of the rows it holds */
     const double *out, *lse /* [batch, heads, rows] */, *dq, *dk, *dv /* [batch, rows, kv_heads, head_dim] */, *d_sinks /* [heads] */; /* NULL: not made */
     const double *dq_terms, *dk_terms;     /* of the reference: [batch, rows, heads], sums of magnitudes of what dq and dk are sums of; NULL else */
+    const double *sink_terms;              /* of the reference: [heads], the same of d_sinks; NULL else */
 };
 /* Workload denoise: the latents of a rank after an iteration. */
 struct latent_fact { int step /* iteration */; int64_t rows /* of all sequences */; const int32_t *positions; const void *values /* [rows, dim], storage of the run */; };

@@ -221,6 +221,8 @@ static void measure_joint(const struct record *parallel, const struct attention_
     free(positions);
 }
 
+/* A sink has one number a head, a sum over all rows of signed terms: where they cancel, what is left is how out was rounded, as with
+ * dq and dk, and no relative error of it means anything. So the terms' magnitudes are its floor, here too. */
 static void measure_sinks(const struct record *parallel, const struct attention_part *ref, struct context_comparison *c)
 {
     struct context_error *e = &c->items[(c->ranks + c->groups) * CONTEXT_TENSORS + CONTEXT_SINKS];
@@ -231,6 +233,7 @@ static void measure_sinks(const struct record *parallel, const struct attention_
         double sum = 0;
         for (int r = 0; r < c->ranks; r++) sum += parallel->rank[r].attention->d_sinks[h];
         add_number(&n, sum, ref->d_sinks[h]);
+        if (ref->sink_terms) n.terms += ref->sink_terms[h] * ref->sink_terms[h];
     }
     *e = (struct context_error){.known = true, .max_abs = n.largest, .ref_max = n.largest_ref, .rel = rel_of(&n), .cosine = 1, .worst_head = -1, .worst_sequence = -1, .worst_position = -1, .single = NAN};
     limits(&parallel->config, CONTEXT_SINKS, &e->limit, &wrong);

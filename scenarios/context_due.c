@@ -8,10 +8,14 @@
  * Attention that is computed again in the backward (recompute full or selective) makes its forward's calls again. */
 #include "scenarios/context_due.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "model/precision.h"
 #include "model/sites.h"
 #include "scenarios/facts.h"
+#include "scenarios/variations.h"
 
 struct sizes { int ring; bool splits /* heads */, gathers; };
 
@@ -81,17 +85,79 @@ const struct site *context_calls_decision(const struct record *record, const str
     return NULL;
 }
 
+static void earliest(const struct site *site, int rank, const struct site **first, int *ret_rank)
+{
+    if (*first && model_site_order(*first) <= model_site_order(site)) return;
+    *first = site;
+    *ret_rank = rank;
+}
+
 const struct site *context_decision(const struct record *record, int step, int unit, int *ret_rank)
 {
     const struct site *first = NULL;
+    double scale = 1 / sqrt((double)record->config.model.head_dim);
     for (int r = 0; r < record->ranks; r++) {
+        for (int i = 0; i < record->rank[r].factors.count; i++) {
+            const struct factor_fact *fact = &record->rank[r].factors.items[i];
+            if (fact->site == &site_cp_softmax_scale && fact->step == step && fact->unit == unit && fact->value != scale) earliest(fact->site, r, &first, ret_rank);
+        }
         for (int i = 0; i < record->rank[r].choices.count; i++) {
             const struct choice_fact *fact = &record->rank[r].choices.items[i];
             if (fact->step != step || fact->unit != unit || fact->count == fact->whole || strncmp(fact->site->name, "cp.", 3) != 0) continue;
-            if (first && model_site_order(first) <= model_site_order(fact->site)) continue;
-            first = fact->site;
-            *ret_rank = r;
+            earliest(fact->site, r, &first, ret_rank);
         }
     }
     return first;
+}
+
+/* ---- the split attention itself ---- */
+
+bool context_is_split_attention(const struct record *record, const struct site *noted)
+{
+    return noted == &site_attention_mask && layout_cp(&record->config.layout) > 1;
+}
+
+static const struct record *as_it_is(const struct variations *variations, bool standalone)
+{
+    struct variation of = {.standalone = standalone};
+    const struct variation *base = variations_base(variations, &of);
+    return base && facts_finished(base->record) ? base->record : NULL;
+}
+
+/* Every row of it, of whichever rank, has the bits of the whole sequence's. */
+static bool rows_are_those_of(const struct rows_fact *part, const struct rows_fact *whole)
+{
+    for (int i = 0; i < part->count; i++) {
+        int position = rows_fact_position(part, i);
+        if (position < 0 || position >= whole->count || part->row[i] != whole->row[position]) return false;
+    }
+    return true;
+}
+
+bool context_attention_differs_first(const struct evidence *e, int unit, int sequence, double *ret_by)
+{
+    const struct record *parallel = e->variations ? as_it_is(e->variations, false) : NULL, *single = e->variations ? as_it_is(e->variations, true) : NULL;
+    if (!parallel || !single || layout_cp(&parallel->config.layout) == 1 || parallel->config.layout.tp > 1) return false;
+    struct rows_table parts = rows_table_new(parallel), wholes = rows_table_new(single);
+    double squares = 0, due = 0;
+    bool equal = true;
+    int inputs = 0, outputs = 0;
+    for (int i = 0; i < parts.count && equal; i++) {
+        const struct rows_fact *part = parts.entries[i].fact;
+        if (part->sequence != sequence || part->unit != unit || (part->site != &site_attention_qkv && part->site != &site_attention_mask)) continue;
+        struct rows_fact like = *part;
+        like.cp = 0;
+        const struct rows_fact *whole = rows_table_find(&wholes, &like).fact;
+        equal = whole != NULL && (part->site == &site_attention_mask || rows_are_those_of(part, whole));
+        if (part->site == &site_attention_qkv) inputs++;
+        else if (equal) {
+            outputs++;
+            squares += part->value[4];
+            due = whole->value[4];
+        }
+    }
+    free(parts.entries);
+    free(wholes.entries);
+    *ret_by = fabs(squares - due) / fmax(due, 1e-300);
+    return equal && inputs > 0 && outputs == layout_cp(&parallel->config.layout) && !(*ret_by <= 64 * precision_roundoff(&parallel->config.precision));
 }

@@ -167,11 +167,11 @@ static struct due reference_of(struct work *w, const struct run_config *config, 
         return due;
     }
     size_t rows = (size_t)(in->sequences * in->seq), wide = rows * (size_t)(in->heads * in->head_dim), narrow = rows * (size_t)(in->kv_heads * in->head_dim);
-    size_t lse = rows * (size_t)in->heads, of_keys = rows * (size_t)in->kv_heads, total = 2 * wide + 2 * lse + 2 * narrow + of_keys + (size_t)in->heads + 1;
+    size_t lse = rows * (size_t)in->heads, of_keys = rows * (size_t)in->kv_heads, total = 2 * wide + 2 * lse + 2 * narrow + of_keys + 2 * (size_t)in->heads + 1;
     double *at = memory_zalloc(total * sizeof *at);
     due.memory = at;
     due.results = (struct attention_results){at, at + wide, at + wide + lse, at + 2 * wide + lse, at + 2 * wide + lse + narrow, at + 2 * wide + lse + 2 * narrow,
-                                              at + 2 * wide + lse + 2 * narrow + in->heads, at + 2 * wide + 2 * lse + 2 * narrow + in->heads};
+                                              at + 2 * wide + lse + 2 * narrow + in->heads, at + 2 * wide + 2 * lse + 2 * narrow + in->heads, at + 2 * wide + 2 * lse + 2 * narrow + of_keys + in->heads};
     struct run_config single = attention_single(config);
     attention_reference(&single, ops, in, gradients, &due.results);
     return due;

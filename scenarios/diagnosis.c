@@ -191,6 +191,18 @@ static void telling_pattern(struct diagnosis_group *group)
     }
 }
 
+/* Inside a layer more was noted than that its output differs. */
+static void told_inside(struct diagnosis_group *group)
+{
+    for (int k = 0; k < group->count && group->site == &site_layer_forward; k++) {
+        const struct finding *f = group->findings[k];
+        if (strcmp(f->pattern, "split-attention")) continue;
+        memcpy(group->pattern, f->pattern, sizeof group->pattern);
+        group->first = f;
+        return;
+    }
+}
+
 bool diagnose(const struct evidence *evidence, struct result *result)
 {
     const struct finding *first = first_finding(evidence, result);
@@ -218,6 +230,7 @@ bool diagnose(const struct evidence *evidence, struct result *result)
     common_words(&group, diagnosis);
     snprintf(diagnosis->component, sizeof diagnosis->component, "%s", diagnosis_component(evidence, &group));
     if (strcmp(diagnosis->component, group.site->component)) telling_pattern(&group);
+    told_inside(&group);
     diagnosis_say(evidence, &group, diagnosis);
     diagnosis_collect(evidence, &group, diagnosis);
     diagnosis_rank(evidence, &group, diagnosis);

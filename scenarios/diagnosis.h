@@ -44,6 +44,7 @@
  *   not-copied, overwritten                                  optimizer.copy, dp.param_buffer
  *   not-arrived, zeros, other-microbatch, altered            pp.send_activation, pp.send_grad
  *   batch-dependent, leaks, not-seen                         attention.output_view, attention.mask, wherever it was
+ *   split-attention                                          layer.forward: what is wrong inside shows behind attention that is split over cp first
  *   over-tokens, rounded, tie-order, other-choice, with-bias, before-drop, capacity, position, other-pairs, lost, extra,
  *   padding, not-zeroed, other-score, top-k-factor, other-token, offset, wrong-inverse, zeros, not-updated,
  *   without-bias, choices-first, counted-again, without-tokens  the moe sites, moe.aux, ep.count_reduce

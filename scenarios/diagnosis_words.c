@@ -223,6 +223,11 @@ static const struct words table[] = {
      "zero the rows behind each expert's own, or leave them out of the product"},
     {"moe.empty_expert", NULL, "{Ranks} pass over parameters of experts that got no token: {first}",
      "give an expert without rows a gradient of zeros: the others' ranks update their shards of it"},
+    {"layer.forward", "split-attention",
+     "The attention of {unit} is split over context-parallel ranks, and its output is the first that is wrong on {ranks}, behind queries, keys and values "
+     "that are right: {first}",
+     "look at what the members of cp do for each other here: the passing on or exchange of blocks, their log-sum-exp, how they are masked and merged; the view behind it is "
+     "not reached yet"},
     {"layer.forward", NULL,
      "The output of {unit} on {ranks} is wrong in step {step}, {mb}, though its input and parameters agree with the "
      "standalone run",

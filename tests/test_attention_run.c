@@ -81,8 +81,8 @@ START_TEST(reference_is_its_derivative)
         struct attention_inputs_data *in = attention_inputs_new(&config);
         const struct ops *ops = ops_get(FORMAT_FP64, NULL, "fixed", &error);
         size_t wide = (size_t)(in->sequences * in->seq * in->heads * in->head_dim);
-        double *room = memory_zalloc((8 * wide + 64) * sizeof *room);
-        struct attention_results r = {room, room + wide, room + 2 * wide, room + 3 * wide, room + 4 * wide, room + 5 * wide, room + 6 * wide, room + 7 * wide};
+        double *room = memory_zalloc((9 * wide + 64) * sizeof *room);
+        struct attention_results r = {room, room + wide, room + 2 * wide, room + 3 * wide, room + 4 * wide, room + 5 * wide, room + 6 * wide, room + 7 * wide, room + 8 * wide};
         attention_reference(&config, ops, in, true, &r);
         struct { double *values, *gradient; int64_t at; } probes[] = {{in->q, r.dq, 31}, {in->k, r.dk, 11}, {in->v, r.dv, 17}, {in->q, r.dq, 5}, {in->k, r.dk, 40}, {in->sinks, r.d_sinks, 4}};
         double due[6];
@@ -118,6 +118,9 @@ static const char *const healthy[] = {
     "model.head_dim=3 parallel.cp=7",
     /* what dq sums up cancels nearly whole: what is left is how out was rounded */
     "seed=149 model.heads=1 model.kv_heads=1 model.head_dim=1 model.seq=32 model.document_mask=true attention.documents=[23,3,2,1,2,1] attention.joint=1 parallel.cp=8 parallel.context.layout=document parallel.context.merge=late precision.param=bf16 precision.compute=bf16 precision.softmax=bf16",
+    /* what a sink's gradient sums up cancels: two numbers are all there is of it */
+    "seed=2156 model.heads=2 model.kv_heads=2 model.head_dim=1 model.seq=17 model.causal=true model.window=22 attention.sinks=true attention.inputs=adversarial parallel.context.method=all_gather precision.param=bf16 precision.compute=bf16",
+    "seed=2270 model.heads=2 model.kv_heads=1 model.head_dim=16 model.seq=4 model.causal=true model.window=3 attention.sinks=true attention.batch=2 attention.inputs=normal parallel.cp=4 parallel.context.method=all_gather parallel.context.layout=contiguous precision.param=fp16 precision.compute=fp16 precision.softmax=fp16",
 };
 
 START_TEST(healthy_is_consistent)

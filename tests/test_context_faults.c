@@ -1,6 +1,7 @@
 /* The catalogue's faults of context parallelism, each as its shipped scenario has it and over 2 to 8 context-parallel ranks: found by
  * the checks that the scenario names, named by the component of the catalogue, and among the first three candidates. Where a fault cannot
- * show, it is hit and changes no bit; the table says where and why. Without its fault every one of these runs is consistent.
+ * show, it is hit and changes no bit; the table says where and why. Without its fault every one of these runs is consistent. What is
+ * wrong with the split attention of a training is not taken for the view behind it, nor the other way round.
  * usage: test_context_faults SOURCE [long]; a number of ranks a fault, long: all of them. */
 #include <stdio.h>
 #include <string.h>
@@ -183,6 +184,46 @@ START_TEST(told_apart)
 }
 END_TEST
 
+/* ---- the split attention of a training, and the view behind it ---- */
+
+#define TRAINING(parts) "{\"hpsim\": 1, \"seed\": 97, \"model\": {\"layers\": 2, \"dim\": 10, \"heads\": 4, \"kv_heads\": 2, \"head_dim\": 4, \"ffn\": 6, \"seq\": 11, " \
+    "\"window\": 5, \"document_mask\": true}, \"train\": {\"steps\": 1, \"global_batch\": 4}, \"parallel\": {" parts "}, \"precision\": \"fp32\"}"
+#define RING(cp) TRAINING("\"pp\": 2, \"cp\": " cp ", \"pipeline\": {\"microbatches\": 2}, \"context\": {\"method\": \"ring\", \"layout\": \"zigzag\", \"merge\": \"late\"}")
+#define HEADS(method) TRAINING("\"cp\": 2, \"pipeline\": {\"microbatches\": 2}, \"context\": {\"method\": \"" method "\", \"layout\": \"striped\"}")
+
+/* Where what is noted inside layers tells the split attention from the view of its output, and from the rest of the layer. */
+static const struct { const char *text, *fault, *site; bool split; } inside[] = {
+    {RING("2"), "cp.lse:perturb", "layer.forward", true},        /* of one sequence of a micro-batch: it depends on the cut */
+    {HEADS("ulysses"), "cp.seq_to_head:corrupt", "layer.forward", true},
+    {RING("3"), "cp.merge:sum", "layer.forward", true},          /* of all alike: it does not */
+    {RING("2"), "cp.lse:zero", "layer.forward", true},
+    {RING("2"), "attention-output-view", "attention.output_view", false},
+    {RING("1"), "attention-output-view", "attention.output_view", false},
+    {HEADS("all_gather"), "attention-output-view", "attention.output_view", false},
+    {HEADS("ulysses"), "attention-output-view", "attention.output_view", false},
+    {RING("2"), "cp.softmax_scale:twice", "cp.softmax_scale", false},
+    {HEADS("all_gather"), "cp.softmax_scale:omit", "cp.softmax_scale", false},
+    {RING("2"), "layer.forward:zero", "layer.forward", false},
+};
+
+START_TEST(split_attention_is_not_its_view)
+{
+    const char *fault = inside[_i].fault;
+    struct error error = {0};
+    struct scenario *s = files_load_with(inside[_i].text, &(struct scenario_options){.faults = &fault, .faults_count = 1}, &error);
+    ck_assert_msg(s != NULL, "%s: %s", fault, error.message);
+    struct result *result = experiment_run(s, &(struct experiment_options){.train = {.threads = 1}, .checks = "deep"}, &error);
+    ck_assert_msg(result != NULL, "%s: %s", fault, error.message);
+    const struct diagnosis *d = &result->diagnosis;
+    ck_assert_msg(result->verdict == VERDICT_DIVERGED && result->has_diagnosis && !strcmp(d->site, inside[_i].site), "%d: %s is taken for %s: %s", _i, fault, d->site, d->summary);
+    bool says = strstr(d->summary, "split") != NULL, view = d->candidates_count > 0 && !strcmp(d->candidates[0].fault, "attention-output-view");
+    ck_assert_msg(says == inside[_i].split, "%d: %s: %s", _i, fault, d->summary);
+    ck_assert_msg(view == !strcmp(inside[_i].site, "attention.output_view"), "%d: %s: candidate %s", _i, fault, d->candidates_count ? d->candidates[0].fault : "none");
+    result_free(result);
+    scenario_free(s);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     if (argc > 1) files_source = argv[1];
@@ -190,9 +231,14 @@ int main(int argc, char **argv)
     Suite *suite = suite_create("context_faults");
     TCase *tests = tcase_create("faults");
     tcase_set_timeout(tests, 1200);
+    TCase *files = tcase_create("files");
+    tcase_set_timeout(files, 120);
+    tcase_add_unchecked_fixture(files, files_setup, files_teardown);
     tcase_add_loop_test(tests, found_and_named, 0, faults());
     tcase_add_loop_test(tests, healthy_is_silent, 0, faults());
+    tcase_add_loop_test(files, split_attention_is_not_its_view, 0, sizeof inside / sizeof *inside);
     tcase_add_loop_test(tests, told_apart, 3, every ? 7 : 5);
     suite_add_tcase(suite, tests);
+    suite_add_tcase(suite, files);
     return run_suite(suite, CK_NOFORK);
 }

@@ -156,7 +156,7 @@ void attention_core(const struct layer_context *context, struct attention *atten
     meet(context, attention, arena);
     arena_release(context->scratch, mark);
     tensor_round(attention->out, precision_activation(context->precision));
-    if (!context->cp) layer_note(context, &site_attention_mask, 0, attention->out); /* else it is behind more than the mask: attention.output_view has it */
+    layer_note(context, &site_attention_mask, 0, attention->out); /* with cp behind more than the mask: all that its members do for each other */
     view(context, attention, arena);
 }
 

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/sites.h"
 #include "scenarios/check.h"
 #include "scenarios/context_due.h"
 #include "scenarios/facts.h"
@@ -46,14 +47,15 @@ static void report(const struct evidence *e, struct check_output *output, const 
     unit_name(&e->config->model, fact->unit, unit);
     int rank = found.rank;
     const struct site *decision = context_decision(v->record, 0, fact->unit, &rank);
-    struct finding finding = finding_new(decision ? decision : fact->site, place_at_unit(e->config, v->standalone ? -1 : rank, 0, -1, fact->unit));
+    bool split = !decision && context_is_split_attention(v->record, fact->site);
+    struct finding finding = finding_new(decision ? decision : split ? &site_layer_forward : fact->site, place_at_unit(e->config, v->standalone ? -1 : rank, 0, -1, fact->unit));
     finding.expected = 0;
     finding.got = by;
-    finding_pattern(&finding, "batch-dependent");
+    finding_pattern(&finding, split ? "split-attention" : "batch-dependent");
     finding_say(&finding, "in the %s run the forward of sequence %d depends on what shares its micro-batch: in micro-batches of %d sequence%s "
                 "%s of %s differs by %.3g, though all before it is equal to the bit",
                 v->standalone ? "standalone" : "parallel", fact->sequence, v->per_microbatch, v->per_microbatch == 1 ? "" : "s",
-                fact->site->name, unit, by);
+                context_is_split_attention(v->record, fact->site) ? "the output of the split attention" : fact->site->name, unit, by);
     check_find(output, &finding);
 }
 

@@ -54,14 +54,15 @@ static void report_leak(const struct reach *reach, struct check_output *output, 
     unit_name(&reach->config->model, fact->unit, unit);
     int rank = found.rank;
     const struct site *decision = context_decision(v->record, 0, fact->unit, &rank);
-    struct finding finding = finding_new(decision ? decision : fact->site, place_at_unit(reach->config, v->standalone ? -1 : rank, 0, -1, fact->unit));
+    bool split = context_is_split_attention(v->record, fact->site);
+    struct finding finding = finding_new(decision ? decision : split ? &site_layer_forward : fact->site, place_at_unit(reach->config, v->standalone ? -1 : rank, 0, -1, fact->unit));
     finding.expected = 0;
     finding.got = (double)leaks / closed;
     finding_pattern(&finding, "leaks");
     finding_say(&finding, "in the %s run another token at position %d of sequence %d changes %d of %d positions of sequence %d that must not "
                 "see it, the first of them %d, from %s of %s on",
                 v->standalone ? "standalone" : "parallel", reach->edit->position, (int)reach->edit->sequence, leaks, closed,
-                fact->sequence, first, fact->site->name, unit);
+                fact->sequence, first, split ? "the output of the split attention" : fact->site->name, unit);
     check_find(output, &finding);
 }
 

@@ -93,11 +93,17 @@ static void find_forward(const struct evidence *e, struct check_output *output, 
             char name[32];
             unit_name(&e->parallel->config.model, unit, name);
             set_ratio(e, &finding, d, step);
-            finding_pattern(&finding, labels ? "other-targets" : "altered");
+            double by = 0;
+            bool split = site == &site_layer_forward && step == 0 && context_attention_differs_first(e, unit, sequence, &by);
+            char more[160] = "";
+            if (labels) snprintf(more, sizeof more, ": its targets are others than the data's");
+            if (split) snprintf(more, sizeof more, ": inside, queries, keys and values are equal to the bit, and the split attention's output is not (its squared norm by %.3g)", by);
+            if (split && !isfinite(by)) snprintf(more, sizeof more, ": inside, queries, keys and values are equal to the bit, and the split attention's output is not finite");
+            finding_pattern(&finding, labels ? "other-targets" : split ? "split-attention" : "altered");
             finding_say(&finding,
                         "in step %d on rank %d the output of %s for sequence %d differs from standalone by %.3g though "
                         "its input and parameters agree%s",
-                        step, rank, name, sequence, d->error, labels ? ": its targets are others than the data's" : "");
+                        step, rank, name, sequence, d->error, more);
             check_find(output, &finding);
         }
     }
