@@ -133,7 +133,7 @@ static bool open_plugin(struct reader *reader, const struct scenario_options *op
     const cJSON *item = reader_item(reader, "plugin");
     struct error error = {0};
     char path[1024], subject[FOREIGN_TEXT + 16], shown[FOREIGN_TEXT];
-    if (!cJSON_IsString(item)) return true; /* null, or what reading the keys refuses */
+    if (!cJSON_IsString(item) || strlen(item->valuestring) >= sizeof draft->plugin) return true; /* null, or what reading the keys refuses */
     snprintf(subject, sizeof subject, "plug-in '%s' ", foreign(item->valuestring, shown));
     if (!resolve(reader, "plugin", item->valuestring, path, sizeof path)) return false;
     bool there = input_file_check(path, subject, &error);

@@ -89,6 +89,8 @@ check "one check" 0 "$hpsim" checks token-weight;       says out "loss-divided-t
 for list in faults sites checks; do
     check "$list json" 0 "$hpsim" $list --json "$work/$list.json"; silent out
     [ "$(head -c 1 "$work/$list.json")" = "[" ] || fail "no list in $list.json"
+    check "$list json alone" 0 "$hpsim" $list --json;   cmp -s "$work/out" "$work/$list.json" || fail "another list than in a file"
+    check "$list json and more" 0 "$hpsim" $list --json --color never; cmp -s "$work/out" "$work/$list.json" || fail "another list than in a file"
 done
 check "schema" 0 "$hpsim" schema;                       says out '"$schema"'
 check "schema key" 0 "$hpsim" schema parallel.fsdp.zero; says out "an integer from 0 to 3"; says out "--set "; silent err

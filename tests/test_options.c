@@ -7,7 +7,7 @@
 #include "tools/report/number.h"
 
 enum { WORDS_MAX = 12 };
-static const uint64_t everything = ~UINT64_C(0);
+static const uint64_t everything = ~OPTION_JSON_ALONE;
 
 /* words: separated by blanks; a copy that stays alive as long as the options borrow from it. */
 static char line[512];
@@ -59,6 +59,23 @@ START_TEST(accepts)
     ck_assert_int_eq(options.arguments_count, 2);
     ck_assert_str_eq(options.arguments[1], "--odd.json");
     options_done(&options);
+}
+END_TEST
+
+/* Of a list, --json alone is standard output; the value that stands there is still taken. */
+START_TEST(json_alone)
+{
+    const struct { const char *words, *json; } lines[] = {
+        {"--json", "-"}, {"--json --quiet", "-"}, {"name --json -- x", "-"}, {"--json -", "-"}, {"--json a.json", "a.json"}, {"--json=b.json", "b.json"},
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        struct options options;
+        struct error error;
+        ck_assert_msg(parse(&options, everything | OPTION_JSON_ALONE, lines[i].words, &error), "%s: %s", lines[i].words, error.message);
+        ck_assert_str_eq(options.json, lines[i].json);
+        options_done(&options);
+    }
+    refuse("--csv", everything | OPTION_JSON_ALONE, "--csv needs a value", "FILE");
 }
 END_TEST
 
@@ -168,6 +185,7 @@ int main(void)
     TCase *tcase = tcase_create("options");
     tcase_add_test(tcase, accepts);
     tcase_add_test(tcase, joins_checks);
+    tcase_add_test(tcase, json_alone);
     tcase_add_test(tcase, splits_set_at_the_first_equals);
     tcase_add_test(tcase, numbers_are_strict);
     tcase_add_test(tcase, refuses);

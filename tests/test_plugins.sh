@@ -1,7 +1,9 @@
 #!/bin/sh
 # Plug-ins (model/plugin/hpsim.h): the right ones agree with the reference and with the built-in ones that they mirror, whatever threads and
 # orders; the wrong ones are named; crashes, loops and exits end with plug-in, rank and operation; what is no plug-in is refused.
-# usage: test_plugins.sh HPSIM SOURCE_ROOT BUILD_ROOT
+# usage: test_plugins.sh HPSIM SOURCE_ROOT BUILD_ROOT [long]
+# long: every number of members in every layout under every mask, else every second of them
+long=$4
 hpsim=$(realpath "$1")
 build=$(realpath "$3")
 header=$(realpath "$2/model/plugin/hpsim.h")
@@ -40,9 +42,14 @@ run() {
 }
 
 # ---- attention: right at every number of members, in every layout, under every mask ----
+turn=0 # moves on by one more from one layout, and one number of members, to the next: any two of the three meet
 for members in 1 2 3 4 5; do
+    turn=$((turn + 1))
     for layout in contiguous zigzag striped document; do
+        turn=$((turn + 1))
         for causal in true false; do
+            turn=$((turn + 1))
+            [ "$long" = long ] || [ $((turn % 2)) -eq 0 ] || continue
             run 0 attention.json --threads 1 --quiet --set plugin="$right/ring_right.so" --set parallel.cp=$members \
                 --set parallel.context.layout=$layout --set model.causal=$causal
         done
@@ -144,6 +151,8 @@ ended free 'it ended '
 ended stack 'it ended by a segmentation fault'
 ended loop 'it has computed for 1 s of processor time without a call'
 ended sleep 'it has slept for 1 s without a call'
+ended fork 'it forked'
+ended copy 'it forked'
 HPSIM_PLUGIN_SECONDS=1 run 1 attention.json --quiet --set plugin="$wrong/misuse.so" --set attention.backward=false --set model.window=1013
 says "plug-in 'misuse', rank 2, attention forward (step 0, micro-batch 0, layer 0): it ended by a segmentation fault; its last call of hpsim: wait for receive from member 1, tag 3, hop 1" crash
 HPSIM_PLUGIN_SECONDS=1 run 1 attention.json --quiet --set plugin="$wrong/misuse.so" --set attention.backward=false --set model.window=1014
@@ -155,6 +164,23 @@ says "plug-in 'misbehave' on rank 1, all_reduce 'wrong_member', at send to membe
 run 1 flat.json --quiet --set plugin="$wrong/misbehave.so" --set parallel.collectives.all_reduce=deadlock
 [ "$(field verdict)" = deadlock ] || fail "deadlock of an algorithm: $(field verdict)"
 says "in plug-in 'misbehave', all_reduce 'deadlock': receive_add from member" deadlock
+
+# What it started and left behind ends with it.
+run 0 flat.json --quiet --set plugin="$wrong/misbehave.so" --set parallel.collectives.all_reduce=leave_behind
+[ -s left.pid ] || fail 'nothing was left behind to be ended'
+grep -q sleep "/proc/$(cat left.pid)/cmdline" 2>/dev/null && { fail 'what a plug-in left behind goes on'; kill "$(cat left.pid)"; }
+
+# Standard output is the report's.
+for to in --quiet '--json -'; do
+    # shellcheck disable=SC2086
+    timeout 60 "$hpsim" run flat.json $to --set plugin="$wrong/misbehave.so" --set parallel.collectives.all_reduce=fold >o.fold 2>o.txt || fail "status $? of fold $to"
+    # shellcheck disable=SC2086
+    timeout 60 "$hpsim" run flat.json $to --set plugin="$wrong/misbehave.so" --set parallel.collectives.all_reduce=print >o.print 2>o.txt || fail "status $? of print $to"
+    grep -q words o.print && fail "what a plug-in prints stands in the output of $to"
+    [ "$(head -c 1 o.print)" = "$(head -c 1 o.fold)" ] || fail "output of $to begins otherwise where a plug-in prints"
+    [ "$(wc -l <o.print)" -eq "$(wc -l <o.fold)" ] || fail "output of $to has other lines where a plug-in prints"
+    for words in 'unbuffered words' 'buffered words'; do grep -qx "$words" o.txt || fail "not on standard error: $words"; done
+done
 
 # A suite goes on, and an expectation can name it.
 mkdir suite
@@ -207,6 +233,8 @@ refused "$work/missing.so" 'does not exist'
 refused "$work/text.so" 'cannot be loaded'
 refused "$work/cut.so" 'cannot be loaded'
 refused "$work/folder.so" 'is a folder, not a file'
+run 2 train.json --set plugin="$(printf '%0600d' 0)"
+grep -qF "allowed: " o.txt && grep -qF 511 o.txt || { fail 'a path that is too long'; cat o.txt; }
 refused "$wrong/bad_no_entry.so" 'has no function hpsim_plugin'
 refused "$wrong/bad_null_entry.so" 'returned NULL'
 refused "$wrong/bad_old.so" 'is made for version 77 of hpsim.h; this hpsim takes 1'

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "scenarios/spelling.h"
+#include "tools/output.h"
 
 #define COMMAND(name) extern const struct command command_##name;
 #define LATER(name, what)
@@ -66,7 +67,7 @@ int command_fail(const struct error *error)
 {
     char text[2560];
     error_text(error, text, sizeof text);
-    fflush(stdout);
+    fflush(output_stream());
     fprintf(stderr, "hpsim: %s\n", text);
     return error->kind == ERROR_NONE ? EXIT_OWN_FAULT : (int)error->kind;
 }

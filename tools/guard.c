@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -23,13 +24,15 @@
 #include "model/plugin/plugin.h"
 #include "sim/arena.h"
 #include "sim/assertion.h"
+#include "tools/output.h"
 
 enum { LOOK_EVERY_MS = 100, SECONDS_DEFAULT = 10, SIGNAL_STACK = 1 << 16, SLOT_NONE = -1 };
+enum noted { NOTED_NOTHING, NOTED_CRASH, NOTED_EXIT, NOTED_FORK };
 
 struct guard_page {
     struct plugin_watch watch;
     atomic_int finished, status;              /* of the child's work */
-    atomic_int noted, number, slot;           /* a crash (noted 1) or exit (2): signal or status, whose slot */
+    atomic_int noted, number, slot;           /* enum noted; signal or status; whose slot */
     bool own_mistake;                         /* an assertion of hpsim's */
     bool called;                              /* in a function of hpsim that the plug-in called */
     bool stack;                               /* at the end of its stack */
@@ -41,6 +44,7 @@ struct guard_page {
 
 /* Of the child alone, set before it has threads. */
 static struct guard_page *child_page;
+static pid_t child_group;
 static struct sigaction before[NSIG];
 static const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 enum { CRASHES = sizeof crashes / sizeof crashes[0] };
@@ -103,10 +107,10 @@ static const void *context_code(const ucontext_t *context)
 #endif
 }
 
-static void note(int kind, int number, int slot)
+static void note(enum noted kind, int number, int slot)
 {
-    int none = 0;
-    if (!atomic_compare_exchange_strong(&child_page->noted, &none, kind)) return; /* the first one tells */
+    int none = NOTED_NOTHING;
+    if (!atomic_compare_exchange_strong(&child_page->noted, &none, (int)kind)) return; /* the first one tells */
     atomic_store(&child_page->number, number);
     atomic_store(&child_page->slot, slot);
 }
@@ -118,7 +122,7 @@ static void on_crash(int signal_number, siginfo_t *info, void *context)
     int slot = slot_here();
     const struct watch_slot *calling = watch_calling();
     child_page->called = slot == SLOT_NONE && calling;
-    note(1, signal_number, child_page->called ? (int)(calling - child_page->watch.slots) : slot);
+    note(NOTED_CRASH, signal_number, child_page->called ? (int)(calling - child_page->watch.slots) : slot);
     child_page->own_mistake = signal_number == SIGABRT && assertion_has_failed();
     child_page->stack = signal_number == SIGSEGV && stack && (address > stack ? address - stack : stack - address) < (1 << 16);
     sigaction(signal_number, &before[signal_number], NULL); /* what was there goes on: the same instruction again, or abort's own end */
@@ -134,7 +138,22 @@ static void on_crash(int signal_number, siginfo_t *info, void *context)
 static void on_exit_called(int status, void *unused)
 {
     (void)unused;
-    if (child_page && !atomic_load(&child_page->finished)) note(2, status, slot_here());
+    if (child_page && !atomic_load(&child_page->finished)) note(NOTED_EXIT, status, slot_here());
+}
+
+/* Before fork() makes a copy: hpsim makes none in this process. The copy would run the ranks on, with half of what belongs to the threads. */
+static void on_fork(void)
+{
+    note(NOTED_FORK, 0, slot_here());
+    _exit(EXIT_FAILURE);
+}
+
+/* In a copy that was made by another way: it ends, and the process that it is a copy of with it. */
+static void on_copy(void)
+{
+    note(NOTED_FORK, 0, slot_here());
+    if (getpgrp() == child_group) kill(0, SIGKILL);
+    _exit(EXIT_FAILURE);
 }
 
 static void give_signal_stack(void)
@@ -154,6 +173,12 @@ static void child_main(struct guard_page *page, guard_work *work, void *context,
     if (getppid() != parent) _exit(EXIT_FAILURE);
 #endif
     child_page = page;
+    /* A group of its own, so that whatever it leaves behind can be ended with it; it may write to a terminal all the same. */
+    signal(SIGTTOU, SIG_IGN);
+    if (setpgid(0, 0) == 0) child_group = getpid();
+    output_divert();
+    pthread_atfork(on_fork, NULL, NULL);
+    watch_set_in_copy(on_copy);
     struct sigaction action = {.sa_sigaction = on_crash, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
     sigemptyset(&action.sa_mask);
     for (int i = 0; i < CRASHES; i++) sigaction(crashes[i], &action, &before[crashes[i]]);
@@ -261,20 +286,22 @@ static void judge(const struct watcher *w, int status, struct guard_result *resu
     const struct guard_page *page = w->page;
     int noted = atomic_load(&page->noted), slot = atomic_load(&page->slot), number = atomic_load(&page->number), inside = slot_inside(page);
     *result = (struct guard_result){.end = GUARD_ENDED, .rank = -1, .status = WIFEXITED(status) ? WEXITSTATUS(status) : 70};
-    if (atomic_load(&page->finished)) {
+    if (noted == NOTED_FORK) {
+        say(result, page, slot >= 0 ? slot : inside, "it forked; there is one process for all ranks, and a plug-in makes no copy of it");
+    } else if (atomic_load(&page->finished)) {
         result->status = atomic_load(&page->status);
     } else if (w->stopped) {
         result->status = 130;
     } else if (w->given_up != SLOT_NONE) {
         say(result, page, w->given_up, w->slept ? "it has slept for %g s without a call (an endless wait?) and was ended" : "it has computed for %g s of processor time without a call (an endless loop?) and was ended", w->limit_s);
-    } else if (noted == 1 && page->own_mistake) {
+    } else if (noted == NOTED_CRASH && page->own_mistake) {
         result->status = 70;
-    } else if (noted == 1 && (slot >= 0 || atomic_load(&page->watch.entered))) {
+    } else if (noted == NOTED_CRASH && (slot >= 0 || atomic_load(&page->watch.entered))) {
         char in[160] = "";
         if (page->called) snprintf(in, sizeof in, " in a function of hpsim that it called: is there what it gave?");
         else if (page->function[0]) snprintf(in, sizeof in, " in %s()", page->function);
         say(result, page, slot, "it ended by %s%s%s", signal_words(number), in, page->stack ? ": its stack of 1 MiB is full" : "");
-    } else if (noted == 2 && slot >= 0) {
+    } else if (noted == NOTED_EXIT && slot >= 0) {
         say(result, page, slot, "it called exit(%d)", number);
     } else if (inside >= 0 && WIFEXITED(status)) {
         say(result, page, inside, "it ended the process with status %d", WEXITSTATUS(status));
@@ -294,12 +321,19 @@ static double limit_from_environment(void)
     return text && (end == text || *end || !(seconds >= 0)) ? SECONDS_DEFAULT : seconds;
 }
 
+/* Ended, but not taken away yet: so long nobody else can have its number, which is its group's, too. */
+static bool has_ended(pid_t child)
+{
+    siginfo_t info = {0};
+    return waitid(P_PID, (id_t)child, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == child;
+}
+
 /* Until the child has ended: its end of the pipe closes then, and at the latest the next look finds it. */
 static int wait_for_child(struct watcher *w, int pipe_end, volatile int *stop)
 {
     int status = 0;
     bool asked = false, open = true;
-    while (waitpid(w->child, &status, WNOHANG) == 0) {
+    while (!has_ended(w->child)) {
         struct pollfd end = {.fd = pipe_end, .events = POLLIN};
         if (poll(&end, open ? 1 : 0, open ? LOOK_EVERY_MS : 1) > 0) open = false;
         if (stop && *stop && !asked) {
@@ -310,6 +344,8 @@ static int wait_for_child(struct watcher *w, int pipe_end, volatile int *stop)
         w->given_up = look_around(w);
         if (w->given_up != SLOT_NONE) kill(w->child, SIGKILL);
     }
+    kill(-w->child, SIGKILL); /* what the plug-in started and left behind */
+    waitpid(w->child, &status, 0);
     return status;
 }
 

@@ -3,8 +3,11 @@
  * Both share a page: what each rank's plug-in is doing (model/plugin/watch.h), what scenario it is, and what ended the child.
  *   crash      a handler in the child, on a stack of its own, notes whose code ran (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT)
  *   exit()     noted by a function at exit; _exit() by the slot that is still inside
+ *   fork()     ended before there is a copy; a copy made otherwise ends where it comes back to hpsim; what the plug-in started
+ *              and left behind is ended with the child, whose process group it is in
  *   endless    the parent looks ten times a second: who is in the plug-in's own code, made no call, and used its thread's
  *              processor time for HPSIM_PLUGIN_SECONDS (10; 0: never), or slept as long, is ended
+ * What a plug-in writes to standard output goes to standard error: the former is the report's (tools/output.h).
  * Not found: what writes where it must not and lets another fall over it later. Then both are named. */
 #ifndef TOOLS_GUARD_H
 #define TOOLS_GUARD_H

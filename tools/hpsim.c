@@ -13,6 +13,7 @@
 #include "tools/command.h"
 #include "tools/guard.h"
 #include "tools/interrupt.h"
+#include "tools/output.h"
 #include "tools/setup.h"
 
 /* What an assertion prints as the way to see the same again. */
@@ -58,7 +59,7 @@ static const struct command *choose(int argc, char **argv, int *ret_first, struc
 static int close_output(int status)
 {
     errno = 0;
-    bool lost = fflush(stdout) != 0 || ferror(stdout);
+    bool lost = fflush(output_stream()) != 0 || ferror(output_stream());
     if (!lost || interrupt_pipe_closed()) return status;
     fprintf(stderr, "hpsim: standard output could not be written: %s\n", errno ? strerror(errno) : "write error");
     return EXIT_INPUT;

@@ -1,5 +1,6 @@
 /* options: parsing. --name=VALUE and --name VALUE are the same; a value that begins with -- needs the
  * first form, so that a forgotten value is noticed. Numbers are strict decimal integers in their range.
+ * Only of a list is --json alone understood: as --json -.
  * Of an option given twice the last counts, but --set, --fault and --checks add up. */
 #include "tools/options.h"
 
@@ -204,12 +205,16 @@ static bool parse_option(struct options *options, const char *command, uint64_t 
         if (value) return error_input(error, "--%s takes no value, got \"%s\"", entry->name, foreign(value, shown));
         value = "";
     } else if (!value) {
-        if (*i + 1 >= count || !strncmp(words[*i + 1], "--", 2)) {
+        bool last = *i + 1 >= count || !strncmp(words[*i + 1], "--", 2);
+        if (last && id == OPTION_JSON && allowed & OPTION_JSON_ALONE) {
+            value = "-";
+        } else if (last) {
             error_input(error, "--%s needs a value", entry->name);
             error_hint(error, "--%s %s: %s", entry->name, entry->argument, entry->what);
             return false;
+        } else {
+            value = words[++*i];
         }
-        value = words[++*i];
     }
     if (entry->argument[0] && !value[0]) return error_input(error, "--%s needs a value, got an empty one", entry->name);
     options->given |= UINT64_C(1) << id;

@@ -16,6 +16,8 @@ enum option_id {
     OPTION_COUNT
 };
 #define OPTION_BIT(identifier) (UINT64_C(1) << OPTION_##identifier)
+/* Beside OPTION_BIT(JSON), of commands that list: --json without a value is --json -. */
+#define OPTION_JSON_ALONE (UINT64_C(1) << 63)
 
 struct option_entry { const char *name, *argument, *what; bool later; };
 extern const struct option_entry option_table[OPTION_COUNT];

@@ -11,6 +11,28 @@
 #include "sim/arena.h"
 #include "tools/interrupt.h"
 
+static FILE *diverted; /* NULL: it is stdout */
+
+FILE *output_stream(void)
+{
+    return diverted ? diverted : stdout;
+}
+
+void output_divert(void)
+{
+    enum { BEYOND_STANDARD = 3 };
+    fflush(stdout);
+    int own = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, BEYOND_STANDARD);
+    if (own < 0) return;
+    diverted = fdopen(own, "w");
+    if (!diverted) {
+        close(own);
+    } else if (dup2(STDERR_FILENO, STDOUT_FILENO) < 0) {
+        fclose(diverted);
+        diverted = NULL;
+    }
+}
+
 struct goal { char path[4096], temporary[4104]; bool direct; };
 
 static bool goal_find(struct goal *goal, const char *path, struct error *error)
@@ -69,7 +91,7 @@ bool output_write(const char *path, const char *text, struct error *error)
 {
     struct goal goal;
     if (!strcmp(path, "-")) {
-        fputs(text, stdout);      /* what is lost there is noticed at the end of the program */
+        fputs(text, output_stream());      /* what is lost there is noticed at the end of the program */
         return true;
     }
     if (!goal_find(&goal, path, error)) return false;

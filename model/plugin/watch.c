@@ -11,6 +11,8 @@
 static _Thread_local struct watch_slot *current, *calling;
 static _Thread_local int thread_number;
 static watch_thread_begin *thread_begin;
+static watch_in_copy *copied;
+static pid_t owner;
 
 struct watch_slot *watch_current(void)
 {
@@ -25,6 +27,17 @@ struct watch_slot *watch_calling(void)
 void watch_set_thread_begin(watch_thread_begin *begin)
 {
     thread_begin = begin;
+}
+
+void watch_set_in_copy(watch_in_copy *in_copy)
+{
+    copied = in_copy;
+    owner = getpid();
+}
+
+static void look_for_copy(void)
+{
+    if (copied && getpid() != owner) copied();
 }
 
 static void step(struct watch_slot *slot, enum watch_place place)
@@ -53,6 +66,7 @@ void watch_enter(struct plugin_watch *watch, struct watch_slot *slot, const char
 
 void watch_leave(struct watch_slot *slot)
 {
+    look_for_copy();
     fesetenv(&slot->numbers);
     current = calling = NULL;
     step(slot, WATCH_OUTSIDE);
@@ -60,6 +74,7 @@ void watch_leave(struct watch_slot *slot)
 
 void watch_call(struct watch_slot *slot)
 {
+    look_for_copy();
     fesetenv(&slot->numbers);
     current = NULL;
     calling = slot;

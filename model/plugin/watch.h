@@ -48,4 +48,9 @@ void watch_return(struct watch_slot *slot);
 typedef void watch_thread_begin(void);
 void watch_set_thread_begin(watch_thread_begin *begin); /* of a process that guards; before it has threads */
 
+/* Called where a plug-in's function comes back to hpsim in another process than the one that set this: a copy that the plug-in
+ * made without fork(), of which fork's own handlers hear nothing. It must not return. */
+typedef void watch_in_copy(void);
+void watch_set_in_copy(watch_in_copy *in_copy); /* of a process that guards; before it has threads */
+
 #endif

@@ -1,9 +1,12 @@
 /* misbehave: all-reduce algorithms that end the process in every way there is, on member 1 once numbers move, for tests/test_plugins.sh. Asked
  * beforehand (by no member that could be told from another) they do what an all-reduce does. */
+#define _GNU_SOURCE
 #include <hpsim.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static int by_root(const struct hpsim_collective *c)
@@ -103,11 +106,49 @@ static int run_deadlock(const struct hpsim_collective *c)
     return c->receive_add(c->call, from, 0, 1) || c->send(c->call, to, 0, 1);
 }
 
+/* Copies whose every rank makes copies, where nobody stops it: only one does, so that a mistake in hpsim is no end of the machine. */
+static int run_fork(const struct hpsim_collective *c)
+{
+    int bad = by_root(c);
+    if (c->member == 1 && !getenv("HPSIM_TEST_FORKED")) {
+        setenv("HPSIM_TEST_FORKED", "1", 1);
+        if (fork() < 0) abort();
+    }
+    return bad;
+}
+
+/* Without the handlers of fork(). */
+static int run_copy(const struct hpsim_collective *c)
+{
+    int bad = by_root(c);
+    if (c->member == 1 && !getenv("HPSIM_TEST_FORKED")) {
+        setenv("HPSIM_TEST_FORKED", "1", 1);
+        if (syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) != 0) pause(); /* the copy comes back first */
+    }
+    return bad;
+}
+
+static int run_leave_behind(const struct hpsim_collective *c)
+{
+    int bad = by_root(c);
+    if (c->member == 1 && access("left.pid", F_OK) != 0 && system("sleep 333 </dev/null >/dev/null 2>&1 & echo $! >left.pid") != 0) abort();
+    return bad;
+}
+
+static int run_print(const struct hpsim_collective *c)
+{
+    static const char unbuffered[] = "unbuffered words\n";
+    int bad = by_root(c);
+    if (c->member == 1 && (printf("buffered words\n") < 0 || write(1, unbuffered, sizeof unbuffered - 1) < 0)) abort();
+    return bad;
+}
+
 static const struct hpsim_algorithm algorithms[] = {
     {"all_reduce", "crash", run_crash}, {"all_reduce", "divide", run_divide}, {"all_reduce", "abort", run_abort},
     {"all_reduce", "exit", run_exit}, {"all_reduce", "exit_at_once", run_exit_at_once}, {"all_reduce", "loop", run_loop},
     {"all_reduce", "sleep", run_sleep}, {"all_reduce", "stack", run_stack}, {"all_reduce", "free", run_free},
     {"all_reduce", "wrong_member", run_wrong_member}, {"all_reduce", "deadlock", run_deadlock},
+    {"all_reduce", "fork", run_fork}, {"all_reduce", "copy", run_copy}, {"all_reduce", "leave_behind", run_leave_behind}, {"all_reduce", "print", run_print},
 };
 
 static const struct hpsim_description description = {

@@ -187,7 +187,7 @@ static void print_candidates(const struct curve_diagnosis *d, bool verbose, cons
 
 static void print_all(const struct curve_diagnosis *d, const struct options *options)
 {
-    struct terminal t = terminal_new(stdout, options->color);
+    struct terminal t = terminal_new(output_stream(), options->color);
     char noise[NUMBER_TEXT];
     if (!options->quiet) print_table(d, &t);
     print_verdict(d, &t);

@@ -44,7 +44,7 @@ static int show(const struct options *options, const struct result *result)
     struct error error = {0};
     bool gradients = !strcmp(options->arguments[0], "gradients"), ring = !strcmp(options->arguments[0], "ring");
     if (!options->json || strcmp(options->json, "-") != 0) {
-        struct terminal terminal = terminal_new(stdout, options->color);
+        struct terminal terminal = terminal_new(output_stream(), options->color);
         if (ring) explain_ring_text(result, &terminal);
         else if (gradients) explain_gradients_text(result, options->verbose, &terminal);
         else explain_loss_text(result, options->verbose, &terminal);

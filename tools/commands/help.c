@@ -42,7 +42,8 @@ void command_help_one(const struct command *command)
         const struct option_entry *entry = &option_table[i];
         if (entry->later || !((command->options | OPTION_BIT(HELP)) >> i & 1)) continue;
         char label[96];
-        snprintf(label, sizeof label, "--%s%s%s ", entry->name, entry->argument[0] ? " " : "", entry->argument);
+        bool alone = i == OPTION_JSON && command->options & OPTION_JSON_ALONE;
+        snprintf(label, sizeof label, "--%s%s%s%s%s ", entry->name, entry->argument[0] ? " " : "", alone ? "[" : "", entry->argument, alone ? "]" : "");
         terminal_paragraph(&t, 2, label, OPTION_WIDTH, STYLE_BOLD, entry->what);
     }
 }

@@ -39,7 +39,7 @@ static int show(const struct options *options, const struct report *report)
     bool taken = (options->json && options->json[0] == '-' && !options->json[1]) ||
                  (options->csv && options->csv[0] == '-' && !options->csv[1]);
     if (!taken) {
-        struct terminal terminal = terminal_new(stdout, options->color);
+        struct terminal terminal = terminal_new(output_stream(), options->color);
         report_text(report, &terminal);
     }
     if (!write_files(options, report, &error)) return command_fail(&error);

@@ -181,6 +181,6 @@ const struct command command_sites = {
     .text = "",
     .arguments_min = 0,
     .arguments_max = 1,
-    .options = OPTION_BIT(JSON) | OPTION_BIT(COLOR),
+    .options = OPTION_BIT(JSON) | OPTION_JSON_ALONE | OPTION_BIT(COLOR),
     .run = run,
 };

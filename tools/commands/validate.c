@@ -2,13 +2,14 @@
 #include <stdio.h>
 #include "scenarios/spelling.h"
 #include "tools/command.h"
+#include "tools/output.h"
 #include "tools/report/describe.h"
 #include "tools/report/terminal.h"
 #include "tools/setup.h"
 
 static int run(const struct options *options)
 {
-    struct terminal terminal = terminal_new(stdout, options->color);
+    struct terminal terminal = terminal_new(output_stream(), options->color);
     struct scenario_options wanted = setup_scenario(options);
     int status = EXIT_EXPECTED;
     for (int i = 0; i < options->arguments_count; i++) {
@@ -20,9 +21,9 @@ static int run(const struct options *options)
         }
         char text[DESCRIBE_TEXT], name[FOREIGN_TEXT];
         terminal_print(&terminal, STYLE_GOOD, "ok");
-        printf(": %s: %s", foreign(scenario->name, name), describe_layout(&scenario->config, text));
-        if (scenario->expect.given) printf("; expected: %s", describe_expectation(&scenario->expect, text));
-        putchar('\n');
+        fprintf(terminal.file, ": %s: %s", foreign(scenario->name, name), describe_layout(&scenario->config, text));
+        if (scenario->expect.given) fprintf(terminal.file, "; expected: %s", describe_expectation(&scenario->expect, text));
+        putc('\n', terminal.file);
         scenario_free(scenario);
     }
     return status;
