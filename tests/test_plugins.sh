@@ -79,7 +79,7 @@ wrong_one() { # wrong_one PLUG-IN VERDICT COMPONENT WORDS
     [ "$(field component)" = "$3" ] || fail "$1: component $(field component) and not $3"
     says "$4" "$1"
 }
-wrong_one ring_local_only diverged cp.ring 'every rank consumes only its own keys and values'
+wrong_one ring_local_only diverged cp.hop 'every rank consumes only its own keys and values'
 wrong_one ring_no_merge diverged cp.merge "each block's result is written over the one before, not merged with it"
 wrong_one ring_skip_unguarded diverged cp.skip 'blocks of later members are left out, as a causal mask of contiguous shards would have it'
 wrong_one ring_deadlock deadlock plugin "in plug-in 'ring_deadlock', attention forward: wait for send to member 1, hop 1"
