@@ -118,6 +118,17 @@ static void limits(const struct run_config *config, enum context_tensor tensor, 
     }
 }
 
+double context_single_most(const struct run_config *config)
+{
+    return precision_is_plain(&config->precision) ? 1e-3 : 0.25;
+}
+
+/* What that allows: `times` its own error, nothing where it is wrong itself. */
+static double of_single(const struct run_config *config, double error, double times)
+{
+    return error <= context_single_most(config) ? times * error : 0;
+}
+
 /* A norm over few numbers scatters: that of n independent roundings by 1 / sqrt(2 n) of itself. Room for some three of these
  * where the limit is near what a right ring errs by (0.6 to 0.73 u in 16 bits), nothing of note where a shard is not tiny;
  * 32 u of fp32 are far away from it. */
@@ -160,7 +171,7 @@ static void measure(const struct run_config *config, struct context_error *e, co
                 add_norms(&head, &row);
             }
         }
-        double rel = rel_of(&head), calibrated = single->data ? fmax(limit, 2 * rel_of(&head_alone)) : limit;
+        double rel = rel_of(&head), calibrated = single->data ? fmax(limit, of_single(config, rel_of(&head_alone), 2)) : limit;
         if (e->worst_head < 0 || rel / calibrated > e->worst_head_rel / e->worst_head_limit) {
             e->worst_head = h;
             e->worst_head_rel = rel;
@@ -185,7 +196,7 @@ static void measure(const struct run_config *config, struct context_error *e, co
     e->cosine = all.own > 0 && all.reference > 0 ? all.product / sqrt(all.own * all.reference) : all.own == all.reference;
     e->worst_row_rel = sqrt(worst_row) / fmax(sqrt(all.reference / (double)rows), 1e-300);
     e->single = single->data ? rel_of(&alone) : NAN;
-    e->limit = (single->data ? fmax(limit, 1.35 * e->single) : limit) * room_for_few(config, rows * x->dim * x->heads);
+    e->limit = (single->data ? fmax(limit, of_single(config, e->single, 1.35)) : limit) * room_for_few(config, rows * x->dim * x->heads);
     bool over = e->rel > e->limit || e->worst_head_rel > e->worst_head_limit;
     double by = fmax(e->rel / e->limit, e->worst_head_rel / e->worst_head_limit);
     e->wrong = over && (!(by <= wrong / limit) || wrong == limit);

@@ -40,6 +40,8 @@ const struct context_error *context_error_of(const struct context_comparison *c,
 const struct context_error *context_error_joint(const struct context_comparison *c, int group, enum context_tensor tensor);
 const struct context_error *context_error_sinks(const struct context_comparison *c);
 /* single: of the same inputs on one rank; NULL: none. Both finished. Caller owns. */
+/* What one rank alone may be off by: more is no rounding, and no measure for the others. */
+double context_single_most(const struct run_config *config);
 struct context_comparison *context_comparison_new(const struct record *parallel, const struct record *reference, const struct record *single);
 /* A head of a small shard whose whole is within its limit: where the same run in fp64 is right there, it was rounding. */
 void context_comparison_judge_heads(struct context_comparison *comparison, const struct context_comparison *fine);

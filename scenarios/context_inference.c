@@ -137,6 +137,20 @@ static bool is_skipped_and_overwritten(const struct consumption_matrix *m, int r
     return due_in_row(m, r) > 1 && only(m, r, 0);
 }
 
+/* The same with the blocks up to the own place left out: the last that comes is the next member's, and the last member has its own. */
+static bool is_past_skipped_and_overwritten(const struct consumption_matrix *m, int r)
+{
+    return due_in_row(m, r) > 1 && only(m, r, r + 1 < m->size ? r + 1 : r);
+}
+
+static bool hides_any(const struct consumption_matrix *m)
+{
+    for (int i = 0; i < m->size * m->size; i++) {
+        if (!m->due[i]) return true;
+    }
+    return false;
+}
+
 static bool is_nothing(const struct consumption_matrix *m, int r)
 {
     bool known = true;
@@ -240,6 +254,8 @@ struct context_inference consumption_word(const struct consumption_matrix *m, co
     if (all_rows(m, is_nothing)) return infer("nothing", "cp.skip_block", first, -1, "no block at all is in the output");
     if (all_rows(m, is_skipped_and_overwritten) && wrong > 1 && !all_rows(m, is_overwritten))
         return infer("skipped-and-overwritten", "cp.skip_block", first, -1, "every output holds the block of member 0 alone: blocks of later members are left out, and each of the others is written over the one before");
+    if (all_rows(m, is_past_skipped_and_overwritten) && wrong == m->size)
+        return infer("past-skipped-and-overwritten", "cp.skip_block", first, -1, "every output holds only the block that came last, and the last member's its own alone: blocks that come at steps up to the member's number are left out, and each of the others is written over the one before");
     if (all_rows(m, is_local) && talks && m->size > 2)
         return infer("not-arrived", "cp.kv_hop", first, -1, "every rank consumes only its own keys and values, although blocks were sent: what was received is not what was sent");
     if (all_rows(m, is_local) && !talks)
@@ -250,6 +266,8 @@ struct context_inference consumption_word(const struct consumption_matrix *m, co
     if (all_rows(m, is_resent))
         return infer("resent", "cp.forward_received", first, -1, "the neighbour's block is in the output %d times and no farther one: each rank sends its own block again and not the one that it received",
                      got(m, first, (first - 1 + m->size) % m->size));
+    if (all_rows(m, is_past_skipped) && !hides_any(m) && m->size > 2)
+        return infer("unguarded-past", "cp.skip_block", first, -1, "blocks of earlier members, which come at steps up to the member's own number, are left out, and no causal mask hides them");
     if (all_rows(m, is_past_skipped))
         return infer("past-skipped", "cp.skip_block", first, -1, "blocks of earlier members are left out: what a causal mask shows is skipped, and what it hides is computed");
     if (all_rows(m, is_causal_skip) && !(wrong == 1 && same_step))

@@ -34,7 +34,7 @@ const struct site *context_chosen_site(const struct record *record, bool backwar
 
 static bool tells(const char *word)
 {
-    static const char *const words[] = {"local-only", "last-block-only", "resent", "causal-skip", "past-skipped", "doubled", "skipped-step", "nothing", "not-home", "wrong-way", "lse-base", "dq", "dq-dk", "first-kept", "wrong-group", "skipped-and-overwritten", "overflow", "other-rows", "rounded"};
+    static const char *const words[] = {"local-only", "last-block-only", "resent", "causal-skip", "past-skipped", "unguarded-past", "past-skipped-and-overwritten", "doubled", "skipped-step", "nothing", "not-home", "wrong-way", "lse-base", "dq", "dq-dk", "first-kept", "wrong-group", "skipped-and-overwritten", "overflow", "other-rows", "rounded"};
     for (size_t i = 0; word && i < sizeof words / sizeof words[0]; i++) {
         if (!strcmp(word, words[i])) return true;
     }
@@ -161,10 +161,10 @@ static void look_at_single(const struct evidence *e, struct check_output *output
     const struct context_comparison *c = e->context->comparison;
     for (int t = 0; t < CONTEXT_SINKS; t++) {
         const struct context_error *error = context_error_of(c, 0, (enum context_tensor)t);
-        bool plain = precision_is_plain(&e->config->precision);
-        double most = plain ? 1e-3 : 0.25;
+        double most = context_single_most(e->config);
         if (!error->known || isnan(error->single) || error->single <= most) continue;
-        struct finding finding = finding_new(NULL, context_place(e, 0));
+        struct finding finding = finding_new(context_site("cp.softmax_scale"), context_place(e, 0));
+        finding_pattern(&finding, "alone-too");
         finding_say(&finding, "one rank alone, without any split, is off by %.3g in %s: the attention itself is wrong here, or this format cannot carry it", error->single, context_tensor_names[t]);
         check_value(output, error->single, most);
         check_find(output, &finding);

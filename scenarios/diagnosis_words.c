@@ -79,12 +79,18 @@ static const struct words table[] = {
      "each one's place, so the loss depends on how the batch is cut: {first}",
      "look at the reshape after attention: [batch, seq, heads * head_dim] must be transposed before it is viewed as [seq, batch, ...]; it "
      "is right for one sequence a micro-batch only"},
-    {"cp.rotate", NULL, "{Ranks} compute{s} attention over {their} own keys and values alone: no block goes round",
+    {"cp.rotate", NULL, "{Ranks} compute{s} attention over {their} own keys and values alone: nothing that another rank holds is in {their} output",
      "look at the loop over ring steps: whether it is entered, and whether what it receives is used; a result that equals the local one bit by bit is the sign"},
     {"cp.skip_block", "causal-skip", "{Ranks} leave{s} out the blocks of later ranks, as a causal mask over contiguous shards would have it, and this mask or layout shows them",
      "look at the condition of the skip: it holds for a causal mask and contiguous shards only (not causal or step <= rank computes)"},
     {"cp.skip_block", "past-skipped", "{Ranks} leave{s} out the blocks that the causal mask shows and compute{s} those that it hides",
      "with keys and values received from the rank before, step s <= rank is the past: compute there, and skip the rest"},
+    {"cp.skip_block", "unguarded-past", "{Ranks} leave{s} out the blocks of earlier ranks, which come at steps up to the rank's number, though no causal mask hides them",
+     "look at the condition of the skip: only a causal mask may leave blocks out; where a query sees the whole sequence, leave out none"},
+    {"cp.skip_block", "past-skipped-and-overwritten", "{Ranks} keep{s} one block alone: blocks that come at steps up to the rank's number are left out, and each of the others is written over the one before",
+     "two mistakes at once: only a causal mask may leave blocks out, and every block's result is merged by its log-sum-exp"},
+    {"cp.softmax_scale", "alone-too", "{Ranks} compute{s} attention wrongly without any split too: {first}",
+     "run it on one rank (--set parallel.cp=1), and look at the scale, 1 / sqrt(head_dim), at which key/value head a query head reads, and at the order of its rows"},
     {"cp.skip_block", "skipped-and-overwritten", "{Ranks} keep{s} one block alone: blocks of later ranks are left out, as a causal mask would have it, and each of the others is written over the one before",
      "two mistakes at once: compute where not causal or step <= rank, and merge by the log-sum-exp after every step"},
     {"cp.skip_block", "hidden-too", "{Ranks} compute{s} blocks of which the mask hides every key: work for nothing, the numbers are right",
@@ -492,9 +498,14 @@ static const struct words of_guess[] = {
      "run all checks (without --checks): update-coverage and version tell who updated what"},
 };
 
-static const struct words *words_of(const struct diagnosis_group *group, const struct diagnosis *diagnosis)
+/* The same of latents, which have no loss. */
+static const struct words of_latents = {"layer.forward", NULL, "Latents differ: {first}. Nothing recorded tells which part of a layer it begins in",
+    "run the same attention alone, \"workload\": \"attention\" with --checks deep: influence, softmax-mass and messages tell what becomes of each block"};
+
+static const struct words *words_of(const struct evidence *evidence, const struct diagnosis_group *group, const struct diagnosis *diagnosis)
 {
     static const struct words other = {"", NULL, "{first}", "look at the place that the finding names"};
+    if (group->guessed && evidence->config->workload == WORKLOAD_DENOISE) return &of_latents;
     for (size_t i = 0; group->guessed && i < sizeof of_guess / sizeof of_guess[0]; i++) {
         if (!strcmp(of_guess[i].site, group->site->name)) return &of_guess[i];
     }
@@ -680,7 +691,7 @@ static void say(const struct speaker *s, const char *words, char *text, size_t s
 void diagnosis_say(const struct evidence *evidence, const struct diagnosis_group *group, struct diagnosis *diagnosis)
 {
     struct speaker speaker = {evidence, group, diagnosis};
-    const struct words *words = words_of(group, diagnosis);
+    const struct words *words = words_of(evidence, group, diagnosis);
     say(&speaker, words->summary, diagnosis->summary, sizeof diagnosis->summary - 1);
     size_t used = strlen(diagnosis->summary);
     diagnosis->summary[used] = '.';

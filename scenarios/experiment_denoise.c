@@ -105,12 +105,13 @@ void denoise_oracle(const struct evidence *e, struct check_output *output)
     for (int i = 0; i < d->iterations; i++) {
         double terms = terms_of(e->config, i), narrow = fp64 ? d->rel_fine[i] : d->rel[i], wide = fp64 ? d->rel[i] : d->rel_fine[i];
         double value = pair ? wide : d->rel[i], limit = pair ? ladder_limit(narrow, terms) : ladder_screen(fp64 ? FORMAT_FP64 : FORMAT_FP32, (i + 1.0) * e->config->model.layers);
-        check_value(output, value, limit);
-        if (value <= limit) continue;
+        if (!isfinite(d->rel[i])) limit = ladder_screen(FORMAT_FP32, (i + 1.0) * e->config->model.layers); /* what no number is says nothing of rounding */
+        check_value(output, isfinite(d->rel[i]) ? value : d->rel[i], limit);
+        if (isfinite(d->rel[i]) && value <= limit) continue;
         struct finding finding = finding_new(NULL, place_at(-1, i, -1));
         finding.expected = 0;
         finding.got = value;
-        finding_say(&finding, "after iteration %d the latents differ from one rank's by %.3g, in fp64 by %.3g: no rounding; after the last of %d iterations by %.3g", i, d->rel[i], d->rel_fine[i], d->iterations,
+        finding_say(&finding, "after iteration %d the latents differ from one rank's by %.3g, in fp64 by %.3g: no rounding; after the last of %d iterations by %.3g", i + 1, d->rel[i], d->rel_fine[i], d->iterations,
                     d->rel[d->iterations - 1]);
         check_find(output, &finding);
         return; /* all that follows is made from it */

@@ -251,6 +251,8 @@ START_TEST(matrices_have_words)
         {"resent", all, {1, 0, 0, 3, 3, 1, 0, 0, 0, 3, 1, 0, 0, 0, 3, 1}, 6},
         {"causal-skip", all, {1, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1}, 6},
         {"past-skipped", past, {0, 1, 1, 1, 0, 0, 1, 1, 0, 0, 0, 1, 0, 0, 0, 0}, 6},
+        {"unguarded-past", all, {1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 1, 1, 0, 0, 0, 1}, 6},
+        {"past-skipped-and-overwritten", all, {0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 1}, 6},
         {"doubled", all, {1, 1, 1, 2, 2, 1, 1, 1, 1, 2, 1, 1, 1, 1, 2, 1}, 6},
         {"skipped-step", all, {1, 1, 0, 1, 1, 1, 1, 0, 0, 1, 1, 1, 1, 0, 1, 1}, 6},
         {"skipped-step", all, {1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1}, 6},
@@ -359,6 +361,10 @@ START_TEST(denoise_is_judged_by_iteration)
     ck_assert_int_eq(check_of(result, "oracle")->place.step, 3);
     ck_assert_str_eq(result->diagnosis.site, "cp.merge");
     ck_assert_int_eq(result->diagnosis.place.step, 3);
+    done(result, scenario);
+    result = run(denoise, "", "cp.kv_hop:corrupt", "default", &scenario); /* what no number is is no rounding */
+    ck_assert_int_eq(result->verdict, VERDICT_DIVERGED);
+    ck_assert_int_eq(check_of(result, "oracle")->status, CHECK_FAIL);
     done(result, scenario);
 }
 END_TEST
