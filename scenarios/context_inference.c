@@ -370,6 +370,10 @@ static struct context_inference infer_mask(const struct run_config *config, cons
     }
     if (extra == 0 && missing > 0 && part && members > 1 && f->missing_behind == missing)
         return infer("masked-too-much", diagonal_missing == missing ? "cp.diagonal_mask" : "cp.mask_passed", part_rank, -1, "queries do not see keys behind them, as if there were a causal mask");
+    if (extra == 0 && part && f->elsewhere == 0)
+        return infer("over-heads", "cp.axes", part_rank, -1, "each query sees the key of its own position alone: attention goes over the heads of a position, not over positions");
+    if (extra == 0 && part && f->partly > 0)
+        return infer("masked-otherwise", "cp.mask_passed", part_rank, -1, "of a shard's queries some see a key and others that may see it do not (position %lld does not see %lld): the mask is made from positions that are not those of the rows", (long long)part->query, (long long)part->key);
     if (extra == 0 && part && diagonal_missing == 0 && members > 1)
         return infer("other-rows", "cp.unpack", part_rank, -1, "some keys of a shard reach no query of other ranks (position %lld), and those of its own rank: a block that arrives is taken for fewer rows than it has", (long long)part->key);
     if (extra == 0 && part)

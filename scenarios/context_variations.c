@@ -89,6 +89,8 @@ static void note_extra(const struct work *w, struct influence *f, int64_t sequen
 static void compare_influence(const struct work *w, struct influence *f, const struct record *base, const struct record *record, int64_t sequence, int64_t key)
 {
     size_t width = (size_t)(w->inputs->heads * w->inputs->head_dim);
+    int from = chunk_of(w, sequence, key);
+    int64_t *seen = memory_zalloc((size_t)(2 * f->chunks) * sizeof *seen), *unseen = seen + f->chunks; /* by queries of each chunk that may see it */
     for (int r = 0; r < record->ranks; r++) {
         const struct attention_part *before = base->rank[r].attention, *after = record->rank[r].attention;
         for (int64_t i = 0; i < after->batch * after->rows; i++) {
@@ -100,11 +102,16 @@ static void compare_influence(const struct work *w, struct influence *f, const s
                 continue;
             }
             bool due = attention_visible(&w->config, documents_of(w->inputs, sequence), query, key);
-            int from = chunk_of(w, sequence, key), to = chunk_of(w, sequence, query);
+            int to = chunk_of(w, sequence, query);
+            f->elsewhere += changed && query != key;
+            seen[to] += due && changed;
+            unseen[to] += due && !changed;
             note_pair(f, &f->cells[to * f->chunks + from], sequence, query, key, due, changed);
             if (changed && !due) note_extra(w, f, sequence, query, key);
         }
     }
+    for (int c = 0; c < f->chunks; c++) f->partly += seen[c] > 0 && unseen[c] > 0;
+    free(seen);
 }
 
 static void vary_row(struct work *w, struct influence *f, const struct record *base, bool keys, int64_t sequence, int64_t key)

@@ -26,6 +26,8 @@ struct influence {
     struct influence_cell *cells;     /* [chunks of queries][chunks of keys] */
     int64_t foreign, foreign_sequence; /* rows that changed in other sequences */
     int64_t foreign_group;            /* of these: in sequences of another group */
+    int64_t elsewhere;                /* pairs of different positions that did change */
+    int64_t partly;                   /* keys that some queries of a chunk see and others that may do not */
     int64_t missing_behind;           /* missing pairs whose key is behind the query */
     int64_t extra_behind, extra_window, extra_documents; /* extra pairs by what hides them: the future, the window, another document */
     bool failed;                      /* a run did not finish */

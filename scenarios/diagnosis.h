@@ -60,7 +60,7 @@
  *   not-updated, updated-twice, frozen-updated, version, other-group      optimizer.owns, optimizer.group, fsdp.optimizer_params, fsdp.attributes
  *   deadlock, unreceived, unwaited, calls-differ             wherever it was
  *   read-early, overwritten, aliased                         at the asynchronous call
- *   local-only, not-arrived, resent, causal-skip, past-skipped, unguarded-past, past-skipped-and-overwritten, skipped-step, nothing, hidden-too, last-block-only, doubled,
+ *   local-only, not-arrived, resent, causal-skip, past-skipped, unguarded-past, masked-otherwise, over-heads, past-skipped-and-overwritten, skipped-step, nothing, hidden-too, last-block-only, doubled,
  *   missing, not-due, stale, other-block, wrong-positions, part-missing, masked-too-much, leaks, plain-average, not-normalised,
  *   altered, diluted, zeros, badly-merged, alone-too, lse-base, lse-scaled, lse-rounded, rounded, overflow, empty-rows, sink,
  *   joint-missing, joint-doubled, ignored                    the forward's sites of context parallelism (context_inference.h)
