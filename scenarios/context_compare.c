@@ -130,11 +130,12 @@ static double of_single(const struct run_config *config, double error, double ti
 }
 
 /* A norm over few numbers scatters: that of n independent roundings by 1 / sqrt(2 n) of itself. Room for some three of these
+ * and, where a handful decides, for one that is larger than most,
  * where the limit is near what a right ring errs by (0.6 to 0.73 u in 16 bits), nothing of note where a shard is not tiny;
  * 32 u of fp32 are far away from it. */
-static double room_for_few(const struct run_config *config, int64_t numbers)
+static double room_for_few(const struct run_config *config, double numbers)
 {
-    return precision_activation(&config->precision) == run_storage(config) || numbers == 0 ? 1 : 1 + 2 / sqrt((double)numbers);
+    return precision_activation(&config->precision) == run_storage(config) || numbers == 0 ? 1 : 1 + 2 / sqrt(numbers) + 4 / numbers;
 }
 
 /* Of rows [rows of the call] of `x` against the reference's at their positions; joint rows alone, or all others, or all. */
@@ -146,8 +147,9 @@ static void measure(const struct run_config *config, struct context_error *e, co
     struct norms all = {.finite = true}, alone = {.finite = true};
     double limit, wrong, worst_row = -1;
     int64_t rows = 0, own_rows = part->batch * part->rows;
-    /* What a row of a gradient errs by is mostly its delta's rounding, one for all of the row's numbers. */
-    int64_t independent = tensor == CONTEXT_OUT || tensor == CONTEXT_LSE ? x->dim : 1;
+    /* What a row of a gradient errs by is mostly its delta's rounding, one for all of the row's numbers, and these are of very
+     * different size: as if they were half as many. */
+    double independent = tensor == CONTEXT_OUT || tensor == CONTEXT_LSE ? (double)x->dim : 0.5;
     limits(config, tensor, &limit, &wrong);
     *e = (struct context_error){.worst_head = -1, .worst_sequence = -1, .worst_position = -1, .single = NAN};
     double *row_error = memory_zalloc((size_t)(part->batch * part->rows + 1) * sizeof *row_error);
@@ -174,7 +176,7 @@ static void measure(const struct run_config *config, struct context_error *e, co
             }
         }
         double rel = rel_of(&head), calibrated = single->data ? fmax(limit, of_single(config, rel_of(&head_alone), 2)) : limit;
-        calibrated *= room_for_few(config, own_rows * independent);
+        calibrated *= room_for_few(config, (double)own_rows * independent);
         if (e->worst_head < 0 || rel / calibrated > e->worst_head_rel / e->worst_head_limit) {
             e->worst_head = h;
             e->worst_head_rel = rel;
@@ -199,7 +201,7 @@ static void measure(const struct run_config *config, struct context_error *e, co
     e->cosine = all.own > 0 && all.reference > 0 ? all.product / sqrt(all.own * all.reference) : all.own == all.reference;
     e->worst_row_rel = sqrt(worst_row) / fmax(sqrt(all.reference / (double)rows), 1e-300);
     e->single = single->data ? rel_of(&alone) : NAN;
-    e->limit = (single->data ? fmax(limit, of_single(config, e->single, 1.35)) : limit) * room_for_few(config, rows * independent * x->heads);
+    e->limit = (single->data ? fmax(limit, of_single(config, e->single, 1.35)) : limit) * room_for_few(config, (double)(rows * x->heads) * independent);
     bool over = e->rel > e->limit || e->worst_head_rel > e->worst_head_limit;
     double by = fmax(e->rel / e->limit, e->worst_head_rel / e->worst_head_limit);
     e->wrong = over && (!(by <= wrong / limit) || wrong == limit);

@@ -7,7 +7,7 @@
  *   limits: fp64 1e-12; fp32 32 * 2^-24; bf16, fp16 0.8 u, and up to 1.5 u a finding of precision. lse is kept in storage,
  *   whatever the activations are. Where the scenario's own formats round more than the activations (a narrow softmax), or its
  *   logits are large, one rank alone errs by more than that: the limit is then 1.35 of what it errs by.
- *   A norm over few numbers n scatters: limits of a rank in 16 bits are 1 + 2 / sqrt(n) of these.
+ *   A norm over few numbers n scatters: limits of a rank in 16 bits are 1 + 2 / sqrt(n) + 4 / n of these, n for a gradient what errs independently.
  * Rows that all members have (attention.joint) count in gradients as the sum over the group. */
 #ifndef SCENARIOS_CONTEXT_COMPARE_H
 #define SCENARIOS_CONTEXT_COMPARE_H

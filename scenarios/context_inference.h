@@ -35,6 +35,8 @@ struct context_inference {
 /* Which pairs of chunks have a query that sees a key, over the sequences of a group. [size * size] into ret_due. Joint rows are nobody's;
  * with `joint` they are queries of each member and keys of its own chunk, as the ledgers have it. */
 void consumption_due(const struct run_config *config, const int32_t *documents /* [sequences, seq] of the group or NULL */, int64_t sequences, bool joint, int *ret_due);
+/* What is not due may be there all the same where a method takes all keys: taken out of `got`. */
+void consumption_forgive(const struct run_config *config, int *got, const int *due, int size);
 /* Where keys and values move, by the method: cp.kv_hop, cp.kv_gather, cp.seq_to_head; their gradients: cp.dkv_hop, cp.kv_grad_scatter, cp.head_to_seq. */
 const struct site *context_moves(const struct run_config *config, bool gradients);
 /* messages: of keys and values, by rank; NULL: not known. */

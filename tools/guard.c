@@ -340,7 +340,7 @@ static int wait_for_child(struct watcher *w, int pipe_end, volatile int *stop)
             kill(w->child, SIGINT);
             asked = w->stopped = true;
         }
-        if (!open || w->limit_s == 0 || w->given_up != SLOT_NONE) continue;
+        if (w->limit_s == 0 || w->given_up != SLOT_NONE) continue;
         w->given_up = look_around(w);
         if (w->given_up != SLOT_NONE) kill(w->child, SIGKILL);
     }

@@ -120,12 +120,12 @@ static int workspace_free(struct hpsim_call *call, void *data)
     return HPSIM_OK;
 }
 
-/* Adding what is not a number to what is gives a NaN: one look at the sum says whether any is there, infinities apart. */
+/* Is there anything that is not a number? Infinities are numbers here: a row that sees nothing has a log-sum-exp of -inf. */
 void call_look_at_arrived(struct hpsim_call *call, const void *data, size_t count)
 {
     for (size_t i = 0; i < count && !call->met_nan; i++) {
         double value = call_storage(call) == FORMAT_FP64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
-        call->met_nan = value - value != 0;
+        call->met_nan = value != value;
     }
 }
 

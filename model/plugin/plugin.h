@@ -7,7 +7,7 @@
  *   attention.c         a context_method that calls the plug-in
  *   call.c, transfers.c, group_calls.c  the functions of struct hpsim_api
  *   algorithm.c         collective algorithms
- *   schedule.c, loss in plugin.c
+ *   schedule.c, loss.c
  *   watch.c             what it is doing right now, for who guards the process */
 #ifndef MODEL_PLUGIN_PLUGIN_H
 #define MODEL_PLUGIN_PLUGIN_H

@@ -50,20 +50,6 @@ static const int32_t *documents_of(const struct evidence *e, const struct rank_r
     return data.documents + ((int64_t)f->step * batch + first) * config->model.seq;
 }
 
-static bool takes_all(const struct run_config *config)
-{
-    const char *method = config->layout.context.method;
-    return !strcmp(method, "all_gather") || !strcmp(method, "ulysses") || !strcmp(method, "usp");
-}
-
-/* What is not due may be there all the same. */
-static void forgive(const struct run_config *config, int *got, const int *due, int size)
-{
-    for (int i = 0; i < size * size && takes_all(config); i++) {
-        if (due[i] == 0 && got[i] == 1) got[i] = 0;
-    }
-}
-
 static void write_row(const int *row, int size, char text[128])
 {
     size_t used = 0;
@@ -175,8 +161,8 @@ static void check_group(const struct evidence *e, struct check_output *output, c
         }
         if (of && of->others && g.others++ == 0) g.others_rank = member;
     }
-    forgive(e->config, g.got, g.due, size);
-    forgive(e->config, g.queries, g.queries_due, size);
+    consumption_forgive(e->config, g.got, g.due, size);
+    consumption_forgive(e->config, g.queries, g.queries_due, size);
     int64_t *messages = arena_zalloc(arena, (size_t)(e->parallel->ranks + 1) * sizeof *messages), *of_group = arena_zalloc(arena, (size_t)(size + 1) * sizeof *of_group);
     context_messages(e->parallel, messages);
     for (int r = 0; r < size; r++) of_group[r] = messages[mesh_rank_at(&e->parallel->mesh, rank->rank, "cp", r)];

@@ -147,6 +147,7 @@ bool context_consumed(const struct result *result, int group, bool backward, int
         for (int c = 0; fact && c < members; c++) ret_got[m * members + c] = fact->times[c];
     }
     consumption_due(config, documents ? documents + group * batch * config->model.seq : NULL, batch, facts /* ledgers have joint rows too */, ret_due);
+    if (facts) consumption_forgive(config, ret_got, ret_due, members);
     *ret_source = facts ? "by the ledgers that move with the numbers" : "by outputs alone";
     return facts || (!backward && context_inferred_times(config, result->context.variations, group, ret_got));
 }
