@@ -176,6 +176,7 @@ static void measure(const struct run_config *config, struct context_error *e, co
             }
         }
         double rel = rel_of(&head), calibrated = single->data ? fmax(limit, of_single(config, rel_of(&head_alone), 2)) : limit;
+        e->suspect = e->suspect || rel > calibrated;
         calibrated *= room_for_few(config, (double)own_rows * independent);
         if (e->worst_head < 0 || rel / calibrated > e->worst_head_rel / e->worst_head_limit) {
             e->worst_head = h;
@@ -201,6 +202,7 @@ static void measure(const struct run_config *config, struct context_error *e, co
     e->cosine = all.own > 0 && all.reference > 0 ? all.product / sqrt(all.own * all.reference) : all.own == all.reference;
     e->worst_row_rel = sqrt(worst_row) / fmax(sqrt(all.reference / (double)rows), 1e-300);
     e->single = single->data ? rel_of(&alone) : NAN;
+    e->suspect = e->suspect || e->rel > (single->data ? fmax(limit, of_single(config, e->single, 1.35)) : limit);
     e->limit = (single->data ? fmax(limit, of_single(config, e->single, 1.35)) : limit) * room_for_few(config, (double)(rows * x->heads) * independent);
     bool over = e->rel > e->limit || e->worst_head_rel > e->worst_head_limit;
     double by = fmax(e->rel / e->limit, e->worst_head_rel / e->worst_head_limit);
@@ -307,6 +309,14 @@ bool context_comparison_any(const struct context_comparison *c, enum context_ten
         if (e->known && (e->wrong || e->imprecise)) return true;
     }
     return false;
+}
+
+bool context_comparison_suspect(const struct context_comparison *c)
+{
+    for (int i = 0; i < (c->ranks + c->groups + 1) * CONTEXT_TENSORS; i++) {
+        if (c->items[i].known && c->items[i].suspect) return true;
+    }
+    return context_comparison_fails(c);
 }
 
 bool context_comparison_fails(const struct context_comparison *c)

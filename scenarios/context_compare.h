@@ -28,6 +28,7 @@ struct context_error {
     int worst_head; double worst_head_rel, worst_head_limit;
     int64_t worst_sequence, worst_position; double worst_row_rel; /* ||row - ref|| / (||ref|| / sqrt(rows)) */
     double single;                     /* rel of the same rows on one rank at the run's precision; NAN: not made */
+    bool suspect;                      /* beyond the limits without room for few numbers (context_comparison_suspect) */
     bool wrong, imprecise;             /* beyond 1.5 u or not finite; between the limit and that */
 };
 struct context_comparison {
@@ -47,6 +48,8 @@ struct context_comparison *context_comparison_new(const struct record *parallel,
 void context_comparison_judge_heads(struct context_comparison *comparison, const struct context_comparison *fine);
 void context_comparison_free(struct context_comparison *comparison);   /* accepts NULL */
 bool context_comparison_any(const struct context_comparison *c, enum context_tensor tensor); /* wrong or imprecise on any rank */
+/* Does anything err by more than the limits without room for few numbers? Then the pair in fp64 tells. */
+bool context_comparison_suspect(const struct context_comparison *comparison);
 bool context_comparison_fails(const struct context_comparison *c);
 
 /* Is it a row that all members have? */

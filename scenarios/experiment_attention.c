@@ -133,7 +133,7 @@ static bool judge(struct result *result, const struct experiment_options *option
     int repeats_count = 0;
     if (finished) {
         context->comparison = context_comparison_new(result->parallel, result->standalone, facts_finished(context->single) ? context->single : NULL);
-        look = look || context_comparison_fails(context->comparison) || consumes_otherwise(result);
+        look = look || context_comparison_suspect(context->comparison) || consumes_otherwise(result);
     }
     if (finished && look) good = run_fine(result, options, error) && vary(result, options, passes_of(selection), error);
     if (good && selection->deep && finished) good = run_repeats(result, options, repeats, &repeats_count, error);
