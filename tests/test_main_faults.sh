@@ -9,7 +9,7 @@ trap 'rm -rf "$work"' EXIT
 failed=0 silent_forward=0 passed=0 elsewhere=0
 for line in $(sed -n 's/^FAULT(\([a-z0-9_]*\).*/\1/p' scenarios/faults.def); do
     fault=$(echo "$line" | tr _ -)
-    case $line in ep_* | tp_* | sp_*) # one tp rank and no experts there: shown by its own scenario
+    case $line in cp_* | ep_* | tp_* | sp_*) # one cp rank, one tp rank and no experts there: shown by its own scenario
         if grep -q "\"fault\": *\"$fault\"" "scenarios/fault_$line.json"; then elsewhere=$((elsewhere + 1)); else
             echo "$fault has no scenario of its own"
             failed=$((failed + 1))
