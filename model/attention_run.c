@@ -13,6 +13,7 @@
 #include "model/deviations.h"
 #include "model/plugin/plugin.h"
 #include "model/precision.h"
+#include "model/rank_open.h"
 #include "sim/assertion.h"
 #include "sim/coroutine.h"
 #include "sim/hash.h"
@@ -34,28 +35,6 @@ static void describe(const struct rank *rank, char *text, size_t size)
 {
     const struct attention_program *program = rank_program(rank);
     snprintf(text, size, "%s", program ? program->doing : "before its program");
-}
-
-/* ---- the groups ---- */
-
-static void open_groups(struct context_parallel *cp, const struct run_config *config, struct rank *rank)
-{
-    const struct context_config *c = &config->layout.context;
-    struct group *group = communicator_group(cp->communicator, "cp");
-    int size = group->size, inner = c->ulysses > 1 ? c->ulysses : 1, *ranks = arena_alloc(rank_arena(rank, ARENA_RUN), (size_t)(size + 1) * sizeof *ranks);
-    cp->group = group;
-    cp->method = context_method_of(config);
-    cp->layout = context_layout_find(c->layout[0] ? c->layout : "zigzag");
-    cp->merge = context_merge_find(c->merge[0] ? c->merge : "sigmoid");
-    cp->tree = c->tree;
-    cp->overlap = c->overlap;
-    cp->reversed = c->reversed;
-    ASSERT(cp->method && cp->layout && cp->merge);
-    if (strcmp(cp->method->name, "usp") != 0) return;
-    for (int i = 0; i < inner; i++) ranks[i] = group->ranks[group->me / inner * inner + i];
-    cp->ulysses = communicator_group_of(cp->communicator, "ulysses", ranks, inner);
-    for (int i = 0; i < size / inner; i++) ranks[i] = group->ranks[i * inner + group->me % inner];
-    cp->ring = communicator_group_of(cp->communicator, "ring", ranks, size / inner);
 }
 
 /* ---- rows ---- */
@@ -140,16 +119,8 @@ static void rank_main_of(struct rank *rank, void *argument)
     struct attention_program *program = &s->programs[rank_id(rank)];
     *program = (struct attention_program){"before its attention", arena_new("scratch", true), context_ledgers_new()};
     rank_set_program(rank, program, describe);
-    record->communicator = communicator_new(rank, &s->record->mesh);
-    const struct layout *layout = &s->config->layout;
-    plugin_register(s->config->plugin, record->communicator);
-    if (layout->all_to_all[0]) communicator_set_algorithm(record->communicator, "all_to_all", layout->all_to_all);
-    if (layout->all_reduce[0]) communicator_set_algorithm(record->communicator, "all_reduce", layout->all_reduce);
-    if (layout->all_gather[0]) communicator_set_algorithm(record->communicator, "all_gather", layout->all_gather);
-    if (layout->reduce_scatter[0]) communicator_set_algorithm(record->communicator, "reduce_scatter", layout->reduce_scatter);
-    if (s->options->watch) communicator_watch(record->communicator);
-    struct context_parallel cp = {.communicator = record->communicator, .ledgers = program->ledgers};
-    open_groups(&cp, s->config, rank);
+    struct communicator *communicator = rank_open_communicator(rank, s->config, &s->record->mesh, s->options, record);
+    struct context_parallel cp = rank_open_context(rank, s->config, communicator, program->ledgers);
     struct context_call call = call_new(s, &cp, rank, record);
     int64_t rows = context_rows(&call, cp.group->me), first = (int64_t)record->replicate * call.batch;
     int32_t *positions = arena_alloc(record->arena, (size_t)(call.batch * rows + 1) * sizeof *positions);
@@ -253,8 +224,7 @@ struct record *attention_run(const struct run_config *config, struct site_plan *
         record_free(record);
         return NULL;
     }
-    state.numbers = (struct factor_numbers){.M = 1, .D = config->layout.dp_replicate, .P = 1, .C = layout_cp(&config->layout), .T = 1, .E = 1, .A = 1,
-        .N = 1, .N_all = 1, .N_unshifted = 1, .n = 1, .n_rank = 1, .n_rank_unshifted = 1, .D_shard = 1, .D_replicate = config->layout.dp_replicate};
+    state.numbers = rank_open_numbers(&config->layout);
     state.programs = arena_zalloc(record->arena, (size_t)record->ranks * sizeof *state.programs);
     record->outcome = machine_run(machine, rank_main_of, &state, error);
     for (int r = 0; r < record->ranks; r++) {

@@ -9,6 +9,7 @@
 #include "model/deviations.h"
 #include "model/plugin/plugin.h"
 #include "model/precision.h"
+#include "model/rank_open.h"
 #include "model/vectors.h"
 #include "sim/assertion.h"
 #include "sim/coroutine.h"
@@ -62,21 +63,6 @@ static void load_weights(struct denoise_state *s, const struct initial *initial)
 }
 
 /* ---- one rank ---- */
-
-static void open_context(struct context_parallel *cp, const struct denoise_state *s, struct rank *rank, struct rank_record *record)
-{
-    const struct context_config *c = &s->config->layout.context;
-    struct group *group = communicator_group(record->communicator, "cp");
-    int inner = c->ulysses > 1 ? c->ulysses : 1, *ranks = arena_alloc(rank_arena(rank, ARENA_RUN), (size_t)(group->size + 1) * sizeof *ranks);
-    *cp = (struct context_parallel){.communicator = record->communicator, .group = group, .method = context_method_of(s->config), .layout = context_layout_find(c->layout),
-        .merge = context_merge_find(c->merge), .tree = c->tree, .overlap = c->overlap, .reversed = c->reversed, .ledgers = s->programs[record->rank].ledgers};
-    ASSERT(cp->method && cp->layout && cp->merge);
-    if (strcmp(c->method, "usp") != 0) return;
-    for (int i = 0; i < inner; i++) ranks[i] = group->ranks[group->me / inner * inner + i];
-    cp->ulysses = communicator_group_of(record->communicator, "ulysses", ranks, inner);
-    for (int i = 0; i < group->size / inner; i++) ranks[i] = group->ranks[i * inner + group->me % inner];
-    cp->ring = communicator_group_of(record->communicator, "ring", ranks, group->size / inner);
-}
 
 static void draw_latents(const struct denoise_state *s, struct tensor x, const int32_t *positions, int64_t first, int64_t batch, int64_t rows)
 {
@@ -134,13 +120,8 @@ static void denoise_main(struct rank *rank, void *argument)
     struct arena *arena = rank_arena(rank, ARENA_RUN);
     *p = (struct denoise_program){0, 0, arena_new("scratch", true), arena_new("layer", true), context_ledgers_new()};
     rank_set_program(rank, p, describe);
-    record->communicator = communicator_new(rank, &s->record->mesh);
-    plugin_register(config->plugin, record->communicator);
-    if (config->layout.all_to_all[0]) communicator_set_algorithm(record->communicator, "all_to_all", config->layout.all_to_all);
-    if (config->layout.all_gather[0]) communicator_set_algorithm(record->communicator, "all_gather", config->layout.all_gather);
-    if (s->options->watch) communicator_watch(record->communicator);
-    struct context_parallel cp;
-    open_context(&cp, s, rank, record);
+    struct communicator *communicator = rank_open_communicator(rank, config, &s->record->mesh, s->options, record);
+    struct context_parallel cp = rank_open_context(rank, config, communicator, p->ledgers);
     int size = cp.group->size;
     int64_t batch = config->attention.batch, rows = context_layout_rows(cp.layout, m->seq, size, cp.group->me), first = record->replicate * batch;
     int32_t *positions = arena_alloc(record->arena, (size_t)(batch * rows + 1) * sizeof *positions);
@@ -228,8 +209,7 @@ struct record *denoise_run(const struct run_config *config, struct site_plan *pl
     }
     load_weights(&state, initial);
     initial_free(own);
-    state.numbers = (struct factor_numbers){.M = 1, .D = config->layout.dp_replicate, .P = 1, .C = layout_cp(&config->layout), .T = 1, .E = 1, .A = 1,
-        .N = 1, .N_all = 1, .N_unshifted = 1, .n = 1, .n_rank = 1, .n_rank_unshifted = 1, .D_shard = 1, .D_replicate = config->layout.dp_replicate};
+    state.numbers = rank_open_numbers(&config->layout);
     state.programs = arena_zalloc(record->arena, (size_t)record->ranks * sizeof *state.programs);
     record->outcome = machine_run(machine, denoise_main, &state, error);
     for (int r = 0; r < record->ranks; r++) {

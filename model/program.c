@@ -1,7 +1,7 @@
 /* program: set-up of a rank and its loop over steps and actions. */
 #include "model/balance.h"
 #include "model/experts.h"
-#include "model/plugin/plugin.h"
+#include "model/rank_open.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,22 +74,12 @@ static void make_groups(struct program *p)
 static void make_context(struct program *p)
 {
     const struct layout *layout = &p->run->config->layout;
-    const struct context_config *context = &layout->context;
-    int seq = p->run->config->model.seq, cp = layout_cp(layout), of = context->ulysses > 1 ? context->ulysses : 1;
+    int seq = p->run->config->model.seq, cp = layout_cp(layout);
     p->seq = seq;
     if (cp == 1) return;
-    p->context_layout = context_layout_find(context->layout);
+    p->context_layout = context_layout_find(layout->context.layout);
     p->seq = context_layout_rows(p->context_layout, seq, cp, p->record->cp);
-    p->context_parallel = (struct context_parallel){.communicator = p->communicator, .group = communicator_group(p->communicator, "cp"),
-        .method = context_method_of(p->run->config), .layout = p->context_layout, .merge = context_merge_find(context->merge),
-        .tree = context->tree, .overlap = context->overlap, .reversed = context->reversed, .ledgers = context_ledgers_new()};
-    ASSERT(p->context_layout && p->context_parallel.method && p->context_parallel.merge);
-    if (strcmp(context->method, "usp") != 0) return;
-    int me = p->record->cp, *ranks = arena_alloc(rank_arena(p->rank, ARENA_RUN), (size_t)cp * sizeof *ranks);
-    for (int i = 0; i < of; i++) ranks[i] = mesh_rank_at(&p->run->mesh, rank_id(p->rank), "cp", me / of * of + i);
-    p->context_parallel.ulysses = communicator_group_of(p->communicator, "ulysses", ranks, of);
-    for (int i = 0; i < cp / of; i++) ranks[i] = mesh_rank_at(&p->run->mesh, rank_id(p->rank), "cp", me % of + i * of);
-    p->context_parallel.ring = communicator_group_of(p->communicator, "ring", ranks, cp / of);
+    p->context_parallel = rank_open_context(p->rank, p->run->config, p->communicator, context_ledgers_new());
 }
 
 static struct unit_groups dense_groups(struct program *p)
@@ -180,13 +170,7 @@ static struct program *program_new(struct rank *rank, const struct run *run)
     p->is_first = p->stage == 0;
     p->is_last = p->stage == layout->pp - 1;
     p->tied_apart = config->model.tie_embeddings && layout->pp > 1;
-    p->communicator = p->record->communicator = communicator_new(rank, &run->mesh);
-    plugin_register(config->plugin, p->communicator);
-    if (layout->all_reduce[0]) communicator_set_algorithm(p->communicator, "all_reduce", layout->all_reduce);
-    if (layout->all_gather[0]) communicator_set_algorithm(p->communicator, "all_gather", layout->all_gather);
-    if (layout->reduce_scatter[0]) communicator_set_algorithm(p->communicator, "reduce_scatter", layout->reduce_scatter);
-    if (layout->all_to_all[0]) communicator_set_algorithm(p->communicator, "all_to_all", layout->all_to_all);
-    if (run->options->watch) communicator_watch(p->communicator);
+    p->communicator = rank_open_communicator(rank, config, &run->mesh, run->options, p->record);
     make_groups(p);
     make_context(p);
     take_place(p, config);

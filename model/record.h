@@ -153,6 +153,7 @@ struct loss_cell { int64_t valid, unshifted, positions; double weight; };
 struct rank_record {
     /* shard: of dp_shard x cp; data_rank = replicate * shards + shard, / ep where experts are replicated: whose tokens it has. */
     int rank, stage, data_rank, replicate, shard, cp, tp;
+    bool mute;                             /* train_options.mute */
     int first_unit, units;                 /* of its stage; the tied copy on the last stage is not counted */
     RECORD_VECTOR(struct sample_fact) samples;
     RECORD_VECTOR(struct loss_fact) losses;

@@ -31,6 +31,7 @@ struct train_options {
     const char *coroutine;                 /* how ranks switch (sim/coroutine.h); NULL: the default */
     bool trace;
     bool watch;                            /* note what collectives were given and gave, and writes to buffers under way: a few passes over every gradient */
+    bool mute;                             /* decisions of the split attention are not noted (model/context/job.h): what is told without them */
     bool look;                             /* note what passes the sites inside layers, a row at a time (rows_fact) */
     bool keep;                             /* with look: at the end of each layer the values too */
     const struct token_edit *edit;         /* NULL: none */

@@ -24,8 +24,9 @@ const struct site *context_chosen_site(const struct record *record, bool backwar
     int border = model_site_order(context_site("cp.backward_stats"));
     for (int r = 0; r < record->ranks; r++) {
         for (int i = 0; i < record->rank[r].choices.count; i++) {
-            const struct site *site = record->rank[r].choices.items[i].site;
-            if (strncmp(site->name, "cp.", 3) || (model_site_order(site) >= border) != backward) continue;
+            const struct choice_fact *fact = &record->rank[r].choices.items[i];
+            const struct site *site = fact->site;
+            if (fact->count == fact->whole || strncmp(site->name, "cp.", 3) || (model_site_order(site) >= border) != backward) continue;
             if (!first || model_site_order(site) < model_site_order(first)) first = site;
         }
     }

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 #include "sim/assertion.h"
 
 /* ---- sites ---- */
@@ -16,9 +15,10 @@ struct where context_where(const struct context_call *call, int hop)
     return where;
 }
 
+/* Every decision is in the run's log, as due or not: whoever reads it compares. */
 static bool decided(const struct context_call *call, const struct site *site, bool taken, bool due)
 {
-    if (taken != due && call->record) {
+    if (call->record && !call->record->mute) {
         struct choice_fact fact = {site, call->where.step, call->where.microbatch, call->unit, 0, taken, due};
         record_push(call->record, choices, fact);
     }
@@ -40,7 +40,7 @@ double context_factor(const struct context_call *call, const struct site *site, 
     static const struct factor_numbers none = {.M = 1, .D = 1, .P = 1, .C = 1, .T = 1, .E = 1, .A = 1, .N = 1, .N_all = 1, .N_unshifted = 1,
                                                .n = 1, .n_rank = 1, .n_rank_unshifted = 1, .D_shard = 1, .D_replicate = 1};
     double value = factor_site(call->plan, site, context_where(call, hop), due, call->numbers ? call->numbers : &none);
-    if (value != due && call->record) {
+    if (call->record && !call->record->mute) {
         int step = call->where.step;
         struct factor_fact fact = {.site = site, .step = step, .microbatch = call->where.microbatch, .unit = call->unit, .value = value, .during = step};
         record_push(call->record, factors, fact);
