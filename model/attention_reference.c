@@ -7,7 +7,9 @@
  *   delta[i] = d_out[i].out[i];   ds = p (d_out[i].v[j] - delta[i]) scale
  *   dq[i] = sum_j ds k[j];   dk[j] = sum_i ds q[i];   dv[j] = sum_i p d_out[i];   dz = - sum_i e^(z - lse) delta[i]
  *   terms: sum of |terms| of dq and dk, by rows: sum_j p (|d_out.v| + |delta|) scale |k[j]|, sum_i of the same |q[i]|, |.| of a vector its
- *   length; where the terms cancel (a row that sees one key alone), what is left is their rounding; those of dz: sum_i e^(z - lse) |d_out[i]| . |out[i]|
+ *   length, |delta| the root of the squares that delta is a sum of: each errs by itself, as out is rounded. Where the terms cancel (a row that
+ *   sees one key alone), what is left is their rounding; those of dz: sum_i e^(z - lse) |d_out[i]| . |out[i]|; those of lse: its logits are
+ *   sums too, sum_j p |q[i]| |k[j]| scale, and log l
  * Sums in fp64, ascending (the matrix product's chains); dk, dv over the query heads of a kv head, then rows. */
 #include "model/attention_run.h"
 
@@ -28,14 +30,21 @@ bool attention_visible(const struct run_config *config, const int32_t *documents
 
 struct head { /* of one sequence; row strides in numbers */
     const double *q, *k, *v, *d_out;
-    double *out, *lse, *dq, *dk, *dv, *dq_terms, *dk_terms;
+    double *out, *lse, *dq, *dk, *dv, *dq_terms, *dk_terms, *lse_terms;
     int64_t wide, narrow, heads, kv_heads;
     const double *sink; double *d_sink, *sink_terms;
     const int32_t *documents;
 };
 
+static double length_of(const double *values, int64_t count)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) sum += values[i] * values[i];
+    return sqrt(sum);
+}
+
 /* Probabilities of a row from its scores, in place. */
-static double softmax_row(const struct run_config *config, const struct head *head, double scale, int64_t row, int64_t seq, double *p)
+static double softmax_row(const struct run_config *config, const struct head *head, double scale, int64_t row, int64_t seq, const double *lengths /* of keys */, int64_t dim, double *p)
 {
     double largest = head->sink ? *head->sink : -INFINITY, sum = 0;
     for (int64_t j = 0; j < seq; j++) {
@@ -52,14 +61,12 @@ static double softmax_row(const struct run_config *config, const struct head *he
     }
     if (head->sink) sum += exp(*head->sink - largest);
     for (int64_t j = 0; j < seq; j++) p[j] /= sum;
+    if (head->lse_terms) {
+        double terms = 0, q = length_of(head->q + row * head->wide, dim);
+        for (int64_t j = 0; j < seq; j++) terms += p[j] * q * lengths[j] * scale;
+        head->lse_terms[row * head->heads] = terms + log(sum);
+    }
     return largest + log(sum);
-}
-
-static double length_of(const double *values, int64_t count)
-{
-    double sum = 0;
-    for (int64_t i = 0; i < count; i++) sum += values[i] * values[i];
-    return sqrt(sum);
 }
 
 static void backward_rows(const struct ops *ops, const struct head *head, double scale, int64_t first, int64_t rows, int64_t seq, int64_t dim,
@@ -67,17 +74,18 @@ static void backward_rows(const struct ops *ops, const struct head *head, double
 {
     ops->gemm(false, true, rows, seq, dim, head->d_out + first * head->wide, head->wide, head->v, head->narrow, false, ds, seq);
     for (int64_t r = 0; r < rows; r++) {
-        double delta = 0, magnitudes = 0;
+        double delta = 0, squares = 0, magnitudes = 0;
         for (int64_t d = 0; d < dim; d++) {
             double product = head->d_out[(first + r) * head->wide + d] * head->out[(first + r) * head->wide + d];
             delta += product;
+            squares += product * product;
             magnitudes += fabs(product);
         }
         double q = length_of(head->q + (first + r) * head->wide, dim), terms = 0;
         for (int64_t j = 0; j < seq; j++) {
             double prob = p[r * seq + j];
             if (prob != 0) {
-                double term = prob * (fabs(ds[r * seq + j]) + fabs(delta)) * scale;
+                double term = prob * (fabs(ds[r * seq + j]) + sqrt(squares)) * scale;
                 terms += term * lengths[j];
                 head->dk_terms[j * head->kv_heads] += term * q;
             }
@@ -110,6 +118,8 @@ void attention_reference(const struct run_config *config, const struct ops *ops,
             int64_t at = b * seq * wide + h * dim, at_kv = b * seq * narrow + h / group * dim;
             struct head head = {.q = in->q + at, .k = in->k + at_kv, .v = in->v + at_kv, .out = ret->out + at, .lse = ret->lse + (b * in->heads + h) * seq,
                 .wide = wide, .narrow = narrow, .heads = in->heads, .kv_heads = in->kv_heads, .sink = in->sinks ? &in->sinks[h] : NULL, .documents = in->documents ? in->documents + b * seq : NULL};
+            for (int64_t j = 0; j < seq; j++) lengths[j] = length_of(head.k + j * narrow, dim);
+            if (ret->lse_terms) head.lse_terms = ret->lse_terms + b * seq * in->heads + h;
             if (gradients) {
                 head.d_out = in->d_out + at;
                 head.dq = ret->dq + at;
@@ -117,14 +127,13 @@ void attention_reference(const struct run_config *config, const struct ops *ops,
                 head.dv = ret->dv + at_kv;
                 head.dq_terms = ret->dq_terms + b * seq * in->heads + h;
                 head.dk_terms = ret->dk_terms + b * seq * in->kv_heads + h / group;
-                for (int64_t j = 0; j < seq; j++) lengths[j] = length_of(head.k + j * narrow, dim);
                 head.d_sink = in->sinks ? &ret->d_sinks[h] : NULL;
                 head.sink_terms = in->sinks ? &ret->sink_terms[h] : NULL;
             }
             for (int64_t first = 0; first < seq; first += BLOCK) {
                 int64_t rows = seq - first < BLOCK ? seq - first : BLOCK;
                 ops->gemm(false, true, rows, seq, dim, head.q + first * wide, wide, head.k, narrow, false, p, seq);
-                for (int64_t r = 0; r < rows; r++) head.lse[first + r] = softmax_row(config, &head, scale, first + r, seq, p + r * seq);
+                for (int64_t r = 0; r < rows; r++) head.lse[first + r] = softmax_row(config, &head, scale, first + r, seq, lengths, dim, p + r * seq);
                 ops->gemm(false, false, rows, dim, seq, p, seq, head.v, narrow, false, head.out + first * wide, wide);
                 if (gradients) backward_rows(ops, &head, scale, first, rows, seq, dim, p, ds, lengths);
             }

@@ -57,7 +57,7 @@ static struct view view_of(const struct attention_part *p, const struct model_co
 {
     const double *data[] = {p->out, p->lse, p->dq, p->dk, p->dv, p->d_sinks};
     bool narrow = tensor == CONTEXT_DK || tensor == CONTEXT_DV;
-    return (struct view){data[tensor], p->rows, narrow ? m->kv_heads : m->heads, tensor == CONTEXT_LSE ? 1 : m->head_dim, tensor == CONTEXT_LSE, tensor == CONTEXT_DQ ? p->dq_terms : tensor == CONTEXT_DK ? p->dk_terms : NULL};
+    return (struct view){data[tensor], p->rows, narrow ? m->kv_heads : m->heads, tensor == CONTEXT_LSE ? 1 : m->head_dim, tensor == CONTEXT_LSE, tensor == CONTEXT_DQ ? p->dq_terms : tensor == CONTEXT_DK ? p->dk_terms : tensor == CONTEXT_LSE ? p->lse_terms : NULL};
 }
 
 static const double *at(const struct view *v, int64_t b, int64_t row, int head)
@@ -68,7 +68,7 @@ static const double *at(const struct view *v, int64_t b, int64_t row, int head)
 
 /* ---- norms ---- */
 
-struct norms { double difference, reference, product, own, largest, largest_ref, excess[CONTEXT_RTOLS], terms; bool finite; };
+struct norms { double difference, reference, product, own, largest, largest_ref, excess[CONTEXT_RTOLS], terms, weights, weights_squared; bool finite; };
 
 /* Both -inf (a row that sees nothing) is equality. */
 static void add_number(struct norms *n, double x, double ref)
@@ -92,6 +92,8 @@ static void add_norms(struct norms *to, const struct norms *from)
     to->product += from->product;
     to->own += from->own;
     to->terms += from->terms;
+    to->weights += from->weights;
+    to->weights_squared += from->weights_squared;
     to->finite = to->finite && from->finite;
     for (int i = 0; i < CONTEXT_RTOLS; i++) to->excess[i] = fmax(to->excess[i], from->excess[i]);
     to->largest = fmax(to->largest, from->largest);
@@ -104,11 +106,12 @@ static double rel_of(const struct norms *n)
     return n->difference == 0 ? 0 : sqrt(n->difference) / fmax(fmax(sqrt(n->reference), sqrt(n->terms) / 2), 1e-300);
 }
 
-/* What a tensor of this format may err by; lse is never narrower than the storage. */
+/* What a tensor of this format may err by; lse is kept in storage, and no better than the softmax that it is the sum of. */
 static void limits(const struct run_config *config, enum context_tensor tensor, double *ret_limit, double *ret_wrong)
 {
     enum format storage = run_storage(config), format = tensor == CONTEXT_LSE || tensor == CONTEXT_SINKS ? storage : precision_activation(&config->precision);
     double u = format_traits[format].unit_roundoff;
+    if (tensor == CONTEXT_LSE && format_traits[config->precision.softmax].unit_roundoff > u) u = format_traits[config->precision.softmax].unit_roundoff;
     if (tensor == CONTEXT_SINKS && precision_activation(&config->precision) != storage) u = format_traits[precision_activation(&config->precision)].unit_roundoff;
     if (format == FORMAT_FP64) *ret_limit = *ret_wrong = 1e-12;
     else if (format == FORMAT_FP32 && u == format_traits[FORMAT_FP32].unit_roundoff) *ret_limit = *ret_wrong = 32 * u;
@@ -129,6 +132,13 @@ static double of_single(const struct run_config *config, double error, double ti
     return error <= context_single_most(config) ? times * error : 0;
 }
 
+/* As many rows as would weigh alike in the norm: (sum w)^2 / sum w^2, w the square of what a row adds to its denominator. All
+ * of them where they are of one size, one where one is larger than the rest by far: the norm's error is then that row's. */
+static double rows_that_weigh(const struct norms *n)
+{
+    return n->weights_squared > 0 ? n->weights * n->weights / n->weights_squared : 0;
+}
+
 /* A norm over few numbers scatters: that of n independent roundings by 1 / sqrt(2 n) of itself. Room for some three of these
  * and, where a handful decides, for one that is larger than most,
  * where the limit is near what a right ring errs by (0.6 to 0.73 u in 16 bits), nothing of note where a shard is not tiny;
@@ -146,7 +156,7 @@ static void measure(const struct run_config *config, struct context_error *e, co
 {
     struct norms all = {.finite = true}, alone = {.finite = true};
     double limit, wrong, worst_row = -1;
-    int64_t rows = 0, own_rows = part->batch * part->rows;
+    int64_t rows = 0;
     /* What a row of a gradient errs by is mostly its delta's rounding, one for all of the row's numbers, and these are of very
      * different size: as if they were half as many. */
     double independent = tensor == CONTEXT_OUT || tensor == CONTEXT_LSE ? (double)x->dim : 0.5;
@@ -171,13 +181,16 @@ static void measure(const struct run_config *config, struct context_error *e, co
                     add_number(&row, mine[d], due[d]);
                     if (one) add_number(&head_alone, one[d], due[d]);
                 }
+                double weight = fmax(row.reference, row.terms / 4);
+                row.weights = weight;
+                row.weights_squared = weight * weight;
                 row_error[b * part->rows + i] += row.finite ? row.difference : INFINITY;
                 add_norms(&head, &row);
             }
         }
         double rel = rel_of(&head), calibrated = single->data ? fmax(limit, of_single(config, rel_of(&head_alone), 2)) : limit;
         e->suspect = e->suspect || rel > calibrated;
-        calibrated *= room_for_few(config, (double)own_rows * independent);
+        calibrated *= room_for_few(config, rows_that_weigh(&head) * independent);
         if (e->worst_head < 0 || rel / calibrated > e->worst_head_rel / e->worst_head_limit) {
             e->worst_head = h;
             e->worst_head_rel = rel;
@@ -203,7 +216,7 @@ static void measure(const struct run_config *config, struct context_error *e, co
     e->worst_row_rel = sqrt(worst_row) / fmax(sqrt(all.reference / (double)rows), 1e-300);
     e->single = single->data ? rel_of(&alone) : NAN;
     e->suspect = e->suspect || e->rel > (single->data ? fmax(limit, of_single(config, e->single, 1.35)) : limit);
-    e->limit = (single->data ? fmax(limit, of_single(config, e->single, 1.35)) : limit) * room_for_few(config, (double)(rows * x->heads) * independent);
+    e->limit = (single->data ? fmax(limit, of_single(config, e->single, 1.35)) : limit) * room_for_few(config, rows_that_weigh(&all) * independent);
     bool over = e->rel > e->limit || e->worst_head_rel > e->worst_head_limit;
     double by = fmax(e->rel / e->limit, e->worst_head_rel / e->worst_head_limit);
     e->wrong = over && (!(by <= wrong / limit) || wrong == limit);

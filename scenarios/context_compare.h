@@ -3,11 +3,13 @@
  *   e = ||x - ref||_F / ||ref||_F   of a rank's rows, and of each head of them; never an absolute tolerance, which passes for
  *   right what is small, nor a cosine, which hides one part in a hundred.
  *   Where terms cancel (a row that sees one key has dq = 0), ||ref|| is at least half the sum of their magnitudes, sum_j p (|dp| +
- *   |delta|) |k|: delta = do . out errs by as many u as out, which has the same limit, and that part of the sum is about half of it.
+ *   |delta|) |k|: delta = do . out errs by as many u of the root of its terms' squares as out does, which has the same limit, and that part
+ *   of the sum is about half of it. So with lse = log-sum-exp near 0: its logits' terms and log l (model/attention_reference.c).
  *   limits: fp64 1e-12; fp32 32 * 2^-24; bf16, fp16 0.8 u, and up to 1.5 u a finding of precision. lse is kept in storage,
  *   whatever the activations are. Where the scenario's own formats round more than the activations (a narrow softmax), or its
  *   logits are large, one rank alone errs by more than that: the limit is then 1.35 of what it errs by.
- *   A norm over few numbers n scatters: limits of a rank in 16 bits are 1 + 2 / sqrt(n) + 4 / n of these, n for a gradient what errs independently.
+ *   A norm over few numbers n scatters: limits of a rank in 16 bits are 1 + 2 / sqrt(n) + 4 / n of these, n what errs independently: numbers of
+ *   out, half as many as rows of a gradient; rows count by what they weigh in the norm, (sum w)^2 / sum w^2.
  * Rows that all members have (attention.joint) count in gradients as the sum over the group. */
 #ifndef SCENARIOS_CONTEXT_COMPARE_H
 #define SCENARIOS_CONTEXT_COMPARE_H

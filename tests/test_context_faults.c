@@ -170,7 +170,7 @@ START_TEST(healthy_is_silent)
 END_TEST
 
 /* What numbers, ledgers and messages alone tell, without the log of decisions: that something is wrong, always, and the component but for these,
- * which are taken for the neighbour they leave the same numbers as. docs/context_parallel.md has
+ * which are taken for the neighbour they leave the same numbers as. docs/ring_attention.md has
  * the list. */
 static const struct { const char *fault, *taken_for; } by_log[] = {
     {"cp-head-axis", "cp.mask"}, {"cp-head-split", "cp.merge"}, {"cp-joint-last-step", "cp.mask"}, {"cp-extra-pass", "cp.hop"},
