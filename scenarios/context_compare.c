@@ -299,17 +299,6 @@ struct context_comparison *context_comparison_new(const struct record *parallel,
     return c;
 }
 
-void context_comparison_judge_heads(struct context_comparison *c, const struct context_comparison *fine)
-{
-    for (int i = 0; i < (c->ranks + c->groups + 1) * CONTEXT_TENSORS; i++) {
-        struct context_error *e = &c->items[i];
-        const struct context_error *f = &fine->items[i];
-        if (!e->known || !f->known || e->rel > e->limit || !isfinite(e->worst_head_rel) || f->wrong || f->imprecise) continue;
-        e->wrong = e->imprecise = false;
-        e->worst_head_limit = fmax(e->worst_head_limit, e->worst_head_rel);
-    }
-}
-
 void context_comparison_free(struct context_comparison *comparison)
 {
     if (comparison) arena_free(comparison->arena);

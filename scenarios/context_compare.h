@@ -46,8 +46,6 @@ const struct context_error *context_error_sinks(const struct context_comparison 
 /* What one rank alone may be off by: more is no rounding, and no measure for the others. */
 double context_single_most(const struct run_config *config);
 struct context_comparison *context_comparison_new(const struct record *parallel, const struct record *reference, const struct record *single);
-/* A head of a small shard whose whole is within its limit: where the same run in fp64 is right there, it was rounding. */
-void context_comparison_judge_heads(struct context_comparison *comparison, const struct context_comparison *fine);
 void context_comparison_free(struct context_comparison *comparison);   /* accepts NULL */
 bool context_comparison_any(const struct context_comparison *c, enum context_tensor tensor); /* wrong or imprecise on any rank */
 /* Does anything err by more than the limits without room for few numbers? Then the pair in fp64 tells. */

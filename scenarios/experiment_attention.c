@@ -60,7 +60,6 @@ static bool run_fine(struct result *result, const struct experiment_options *opt
     if (!result->parallel_other || was_stopped(result->parallel_other)) return false;
     if (facts_finished(result->parallel_other))
         result->context.fine = context_comparison_new(result->parallel_other, result->standalone, NULL);
-    if (result->context.fine) context_comparison_judge_heads(result->context.comparison, result->context.fine);
     return true;
 }
 
