@@ -1,41 +1,24 @@
 /* context_variations: the passes, each with its own reference where it needs one. */
-#include "scenarios/context_variations.h"
+#include "scenarios/context_vary.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "sim/random.h"
-
-enum { EXHAUSTIVE_KEYS = 32, KEYS_A_CHUNK = 3 };
-static const double fp64_limit = 1e-12;
 const char *const flag_names[FLAG_KINDS] = {"causal", "window", "documents"};
 
-struct work {
-    struct run_config config;              /* fp64 */
-    const struct attention_inputs_data *inputs;
-    context_runner *run; void *context;
-    const struct train_options *options;
-    struct context_variations *v;
-    int members, groups, chunks;
-    int *holder;                           /* [sequences, seq]: member, or `members` for joint rows */
-    struct error *error;
-    bool stopped;
-};
-
-static int chunk_of(const struct work *w, int64_t sequence, int64_t position)
+int vary_chunk(const struct vary *w, int64_t sequence, int64_t position)
 {
     return w->holder[sequence * w->inputs->seq + position];
 }
 
-static const int32_t *documents_of(const struct attention_inputs_data *in, int64_t sequence)
+const int32_t *vary_documents(const struct attention_inputs_data *in, int64_t sequence)
 {
     return in->documents ? in->documents + sequence * in->seq : NULL;
 }
 
-/* NULL: stopped or an error (w->stopped). A run that does not finish is a record all the same. */
-static struct record *run_of(struct work *w, const struct run_config *config, const struct attention_inputs_data *in)
+struct record *vary_run(struct vary *w, const struct run_config *config, const struct attention_inputs_data *in)
 {
     struct record *record = w->run(w->context, config, in, w->error);
     if (!record || record->outcome == MACHINE_STOPPED) w->stopped = true;
@@ -46,7 +29,7 @@ static struct record *run_of(struct work *w, const struct run_config *config, co
     return record;
 }
 
-static bool is_whole(const struct record *record)
+bool vary_is_whole(const struct record *record)
 {
     for (int r = 0; record && r < record->ranks; r++) {
         if (!record->rank[r].attention) return false;
@@ -54,120 +37,14 @@ static bool is_whole(const struct record *record)
     return record && record->outcome == MACHINE_FINISHED;
 }
 
-/* ---- influence ---- */
-
-static bool same_bits(const double *a, const double *b, size_t count)
+bool vary_same_bits(const double *a, const double *b, size_t count)
 {
     return !memcmp(a, b, count * sizeof *a);
 }
 
-static void note_pair(struct influence *f, struct influence_cell *cell, int64_t sequence, int64_t query, int64_t key, bool due, bool changed)
+struct vary_due vary_reference(struct vary *w, const struct run_config *config, const struct attention_inputs_data *in, bool gradients)
 {
-    f->missing_behind += due && !changed && key > query;
-    cell->due += due;
-    cell->changed += changed;
-    if (due == changed) return;
-    if (cell->missing + cell->extra == 0) {
-        cell->query = query;
-        cell->key = key;
-        cell->sequence = sequence;
-    }
-    cell->missing += due;
-    cell->extra += changed;
-}
-
-static void note_extra(const struct work *w, struct influence *f, int64_t sequence, int64_t query, int64_t key)
-{
-    const struct model_config *m = &w->config.model;
-    const int32_t *documents = documents_of(w->inputs, sequence);
-    int64_t apart = query > key ? query - key : key - query;
-    f->extra_behind += m->causal && key > query;
-    f->extra_window += m->window > 0 && apart >= m->window;
-    f->extra_documents += documents && documents[query] != documents[key];
-}
-
-static void compare_influence(const struct work *w, struct influence *f, const struct record *base, const struct record *record, int64_t sequence, int64_t key)
-{
-    size_t width = (size_t)(w->inputs->heads * w->inputs->head_dim);
-    int from = chunk_of(w, sequence, key);
-    int64_t *seen = memory_zalloc((size_t)(2 * f->chunks) * sizeof *seen), *unseen = seen + f->chunks; /* by queries of each chunk that may see it */
-    for (int r = 0; r < record->ranks; r++) {
-        const struct attention_part *before = base->rank[r].attention, *after = record->rank[r].attention;
-        for (int64_t i = 0; i < after->batch * after->rows; i++) {
-            bool changed = !same_bits(before->out + (size_t)i * width, after->out + (size_t)i * width, width);
-            int64_t here = after->first_sequence + i / after->rows, query = after->positions[i];
-            if (here != sequence) {
-                f->foreign_group += changed && here / after->batch != sequence / after->batch;
-                if (changed && f->foreign++ == 0) f->foreign_sequence = here;
-                continue;
-            }
-            bool due = attention_visible(&w->config, documents_of(w->inputs, sequence), query, key);
-            int to = chunk_of(w, sequence, query);
-            f->elsewhere += changed && query != key;
-            seen[to] += due && changed;
-            unseen[to] += due && !changed;
-            note_pair(f, &f->cells[to * f->chunks + from], sequence, query, key, due, changed);
-            if (changed && !due) note_extra(w, f, sequence, query, key);
-        }
-    }
-    for (int c = 0; c < f->chunks; c++) f->partly += seen[c] > 0 && unseen[c] > 0;
-    free(seen);
-}
-
-static void vary_row(struct work *w, struct influence *f, const struct record *base, bool keys, int64_t sequence, int64_t key)
-{
-    struct attention_inputs_data changed = *w->inputs; /* its arrays are put back below */
-    int64_t width = w->inputs->kv_heads * w->inputs->head_dim;
-    double *row = (keys ? changed.k : changed.v) + (sequence * w->inputs->seq + key) * width;
-    double *was = memory_alloc((size_t)(width + 1) * sizeof *was);
-    memcpy(was, row, (size_t)width * sizeof *was);
-    for (int64_t j = 0; j < width; j++) row[j] = NAN;
-    struct run_config config = w->config;
-    config.attention.backward = false;
-    struct record *record = run_of(w, &config, &changed);
-    if (is_whole(record)) compare_influence(w, f, base, record, sequence, key);
-    else f->failed = true;
-    record_free(record);
-    memcpy(row, was, (size_t)width * sizeof *was);
-    free(was);
-    f->keys++;
-}
-
-/* All keys of a short sequence; of a long one the first, one in the middle and the last of each chunk. */
-static void vary_influence(struct work *w, struct influence *f, const struct record *base, bool keys)
-{
-    const struct attention_inputs_data *in = w->inputs;
-    f->chunks = w->chunks;
-    f->cells = arena_zalloc(w->v->arena, (size_t)(w->chunks * w->chunks) * sizeof *f->cells);
-    f->exhaustive = in->seq <= EXHAUSTIVE_KEYS;
-    if (!is_whole(base)) {
-        f->failed = true;
-        return;
-    }
-    for (int64_t key = 0; f->exhaustive && key < in->seq && !w->stopped; key++) vary_row(w, f, base, keys, key % in->sequences, key);
-    if (f->exhaustive) return;
-    for (int chunk = 0; chunk < w->chunks; chunk++) {
-        int64_t sequence = chunk % in->sequences, count = 0, at = 0;
-        for (int64_t key = 0; key < in->seq; key++) count += chunk_of(w, sequence, key) == chunk;
-        int64_t taken[KEYS_A_CHUNK] = {0, count / 2, count - 1};
-        for (int64_t key = 0; key < in->seq && !w->stopped; key++) {
-            if (chunk_of(w, sequence, key) != chunk) continue;
-            bool take = false;
-            for (int i = 0; i < KEYS_A_CHUNK; i++) take = take || at == taken[i];
-            if (take) vary_row(w, f, base, keys, sequence, key);
-            at++;
-        }
-    }
-}
-
-/* ---- mass ---- */
-
-/* Results of the reference on these inputs, forward alone. */
-struct due { struct attention_results results; void *memory; };
-
-static struct due reference_of(struct work *w, const struct run_config *config, const struct attention_inputs_data *in, bool gradients)
-{
-    struct due due = {0};
+    struct vary_due due = {0};
     const struct ops *ops = ops_get(FORMAT_FP64, w->options->cpu_path, "fixed", w->error);
     if (!ops) {
         w->stopped = true;
@@ -183,6 +60,8 @@ static struct due reference_of(struct work *w, const struct run_config *config, 
     attention_reference(&single, ops, in, gradients, &due.results);
     return due;
 }
+
+/* ---- mass ---- */
 
 /* Weights of a row against that of one chunk: multiples of what is due. */
 static void add_multiples(const struct mass *m, int rank, int own, const double *got, const double *due, double *count)
@@ -228,7 +107,7 @@ static void fit_row(const struct mass *m, struct fit *fit, const double *got, co
     }
 }
 
-static void set_one_hot(const struct work *w, struct attention_inputs_data *in, int first)
+static void set_one_hot(const struct vary *w, struct attention_inputs_data *in, int first)
 {
     for (int64_t i = 0; i < in->sequences * in->seq; i++) {
         int column = w->holder[i] - first;
@@ -239,7 +118,7 @@ static void set_one_hot(const struct work *w, struct attention_inputs_data *in, 
     }
 }
 
-static void vary_mass(struct work *w)
+static void vary_mass(struct vary *w)
 {
     const struct attention_inputs_data *in = w->inputs;
     struct mass *m = &w->v->mass;
@@ -258,9 +137,9 @@ static void vary_mass(struct work *w)
     for (int first = 0; first < chunks && !w->stopped && !m->failed; first += (int)width) {
         int here = chunks - first < width ? chunks - first : (int)width;
         set_one_hot(w, changed, first);
-        struct due due = reference_of(w, &config, changed, false);
-        struct record *record = w->stopped ? NULL : run_of(w, &config, changed);
-        if (!is_whole(record)) m->failed = true;
+        struct vary_due due = vary_reference(w, &config, changed, false);
+        struct record *record = w->stopped ? NULL : vary_run(w, &config, changed);
+        if (!vary_is_whole(record)) m->failed = true;
         for (int r = 0; !m->failed && r < ranks; r++) {
             const struct attention_part *p = record->rank[r].attention;
             double rows = (double)(p->batch * p->rows * in->heads);
@@ -311,13 +190,13 @@ static double largest_logit(const struct attention_inputs_data *in)
     return largest > 0 ? largest : 1;
 }
 
-static void compare_lse(struct work *w, struct lse_pass *pass, const struct run_config *config, const struct attention_inputs_data *in)
+static void compare_lse(struct vary *w, struct lse_pass *pass, const struct run_config *config, const struct attention_inputs_data *in)
 {
-    struct due due = reference_of(w, config, in, false);
-    struct record *record = w->stopped ? NULL : run_of(w, config, in);
+    struct vary_due due = vary_reference(w, config, in, false);
+    struct record *record = w->stopped ? NULL : vary_run(w, config, in);
     pass->finite = true;
     pass->rank = -1;
-    if (!is_whole(record)) pass->failed = true;
+    if (!vary_is_whole(record)) pass->failed = true;
     for (int r = 0; !pass->failed && r < record->ranks; r++) {
         const struct attention_part *p = record->rank[r].attention;
         for (int64_t i = 0; i < p->batch * p->rows * in->heads; i++) {
@@ -347,7 +226,7 @@ static void compare_lse(struct work *w, struct lse_pass *pass, const struct run_
     free(due.memory);
 }
 
-static void vary_lse(struct work *w)
+static void vary_lse(struct vary *w)
 {
     struct attention_inputs_data *changed = attention_inputs_copy(w->inputs);
     const struct attention_inputs_data *in = w->inputs;
@@ -371,195 +250,14 @@ static void vary_lse(struct work *w)
         if (i % in->seq >= in->seq - in->seq / 4 || i % in->seq == 1) changed->documents[i] = -1;
     }
     struct lse_pass *masked = &w->v->lse[w->v->lse_count++];
-    *masked = (struct lse_pass){.what = "rows of padding that see nothing", .limit = fp64_limit};
+    *masked = (struct lse_pass){.what = "rows of padding that see nothing", .limit = VARY_FP64_LIMIT};
     compare_lse(w, masked, &config, changed);
     attention_inputs_free(changed);
 }
 
-/* ---- gradients ---- */
-
-struct member_errors { double dq, dk, dv; int64_t leaks, leak_position; };
-
-/* Errors over the own rows of a rank, against the reference at the positions of rank `as`; of the rows that both have. */
-static double error_as(const struct work *w, const struct record *record, int rank, int as, const double *mine, const double *due, const double *terms, int64_t heads)
-{
-    const struct attention_part *p = record->rank[rank].attention, *q = record->rank[as].attention;
-    double difference = 0, norm = 0, largest = 0;
-    int64_t width = heads * w->inputs->head_dim;
-    int64_t rows = p->rows < q->rows ? p->rows : q->rows;
-    if (rows == 0) return p->rows == q->rows ? 0 : INFINITY;
-    for (int64_t at = 0; at < p->batch * rows; at++) {
-        int64_t i = at / rows * p->rows + at % rows, from = at / rows * q->rows + at % rows, sequence = p->first_sequence + at / rows;
-        if (context_is_joint(&w->config, q->positions[from])) continue;
-        for (int64_t h = 0; terms && h < heads; h++) {
-            double term = terms[(sequence * w->inputs->seq + q->positions[from]) * heads + h];
-            largest += term * term;
-        }
-        for (int64_t j = 0; j < width; j++) {
-            double should = due[(sequence * w->inputs->seq + q->positions[from]) * width + j], d = mine[i * width + j] - should;
-            difference += d * d;
-            norm += should * should;
-        }
-    }
-    if (!isfinite(difference)) return INFINITY;
-    norm = fmax(norm, largest / 256);
-    return difference == 0 ? 0 : norm == 0 ? INFINITY : sqrt(difference / norm);
-}
-
-static void count_leaks(const struct work *w, struct gradient_pass *pass, const struct record *record, int rank)
-{
-    const struct attention_part *p = record->rank[rank].attention;
-    int64_t width = w->inputs->kv_heads * w->inputs->head_dim;
-    for (int64_t i = 0; i < p->batch * p->rows; i++) {
-        int64_t sequence = p->first_sequence + i / p->rows, key = p->positions[i];
-        if (sequence == pass->sequence && attention_visible(&w->config, documents_of(w->inputs, sequence), pass->token, key)) continue;
-        bool zero = true;
-        for (int64_t j = 0; j < width; j++) zero = zero && p->dk[i * width + j] == 0 && p->dv[i * width + j] == 0;
-        if (zero || pass->leaks++ > 0) continue;
-        pass->leak_rank = rank;
-        pass->leak_position = key;
-    }
-}
-
-static void vary_token(struct work *w, struct gradient_pass *pass)
-{
-    const struct attention_inputs_data *in = w->inputs;
-    int64_t wide = in->heads * in->head_dim, at = (pass->sequence * in->seq + pass->token) * wide;
-    struct attention_inputs_data *changed = attention_inputs_copy(in);
-    memset(changed->d_out, 0, (size_t)(in->sequences * in->seq * wide) * sizeof(double));
-    memcpy(changed->d_out + at, in->d_out + at, (size_t)wide * sizeof(double));
-    struct due due = reference_of(w, &w->config, changed, true);
-    struct record *record = w->stopped ? NULL : run_of(w, &w->config, changed);
-    pass->wrong_rank = pass->landed = pass->leak_rank = -1;
-    if (!is_whole(record)) pass->failed = true;
-    int group = (int)(pass->sequence / w->config.attention.batch), from = group * w->members;
-    for (int m = 0; m < w->members && !pass->failed; m++) {
-        const struct attention_part *p = record->rank[from + m].attention;
-        double dq = error_as(w, record, from + m, from + m, p->dq, due.results.dq, due.results.dq_terms, in->heads);
-        double dk = error_as(w, record, from + m, from + m, p->dk, due.results.dk, due.results.dk_terms, in->kv_heads), dv = error_as(w, record, from + m, from + m, p->dv, due.results.dv, NULL, in->kv_heads);
-        count_leaks(w, pass, record, from + m);
-        pass->dq = fmax(pass->dq, dq);
-        pass->dk = fmax(pass->dk, dk);
-        pass->dv = fmax(pass->dv, dv);
-        if (dk <= fp64_limit && dv <= fp64_limit) continue;
-        int landed = -1;
-        for (int c = 0; c < w->members; c++) {
-            if (c != m && error_as(w, record, from + m, from + c, p->dv, due.results.dv, NULL, in->kv_heads) <= fp64_limit) landed = c;
-        }
-        if (pass->wrong_ranks++ == 0) {
-            pass->wrong_rank = from + m;
-            pass->landed = landed < 0 ? -1 : from + landed;
-        }
-        pass->next += landed == (m + 1) % w->members;
-        pass->mirrored += landed == (2 * pass->member - m + w->members) % w->members;
-    }
-    record_free(record);
-    free(due.memory);
-    attention_inputs_free(changed);
-}
-
-/* One token of each chunk, in its middle. */
-static void vary_gradients(struct work *w)
-{
-    const struct attention_inputs_data *in = w->inputs;
-    int passes = w->members < GRADIENT_PASSES_MAX ? w->members : GRADIENT_PASSES_MAX;
-    for (int i = 0; i < passes && !w->stopped; i++) {
-        int member = (int)((int64_t)i * w->members / passes);
-        struct gradient_pass *pass = &w->v->gradient[w->v->gradient_count];
-        int64_t sequence = i % in->sequences, count = 0, seen = 0, token = -1;
-        for (int64_t p = 0; p < in->seq; p++) count += chunk_of(w, sequence, p) == member;
-        for (int64_t p = 0; p < in->seq && token < 0; p++) {
-            if (chunk_of(w, sequence, p) == member && seen++ == count / 2) token = p;
-        }
-        if (token < 0) continue;
-        *pass = (struct gradient_pass){.sequence = sequence, .token = token, .member = member};
-        w->v->gradient_count++;
-        vary_token(w, pass);
-    }
-}
-
-/* sum d_out . out, of each row once: joint rows from their first holder. */
-static double scalar_of(const struct work *w, const struct record *record)
-{
-    const struct attention_inputs_data *in = w->inputs;
-    int64_t width = in->heads * in->head_dim;
-    double sum = 0;
-    for (int r = 0; r < record->ranks; r++) {
-        const struct attention_part *p = record->rank[r].attention;
-        for (int64_t i = 0; i < p->batch * p->rows; i++) {
-            if (context_is_joint(&w->config, p->positions[i]) && r % w->members != 0) continue;
-            const double *d_out = in->d_out + ((p->first_sequence + i / p->rows) * in->seq + p->positions[i]) * width;
-            for (int64_t j = 0; j < width; j++) sum += d_out[j] * p->out[i * width + j];
-        }
-    }
-    return sum;
-}
-
-static void move(double *values, int64_t count, double by, uint64_t seed, const char *name)
-{
-    struct random_stream stream = random_stream(seed, name);
-    for (int64_t i = 0; i < count; i++) values[i] += by * random_normal_at(&stream, (uint64_t)i);
-}
-
-static double moved_scalar(struct work *w, double by, bool *ret_failed)
-{
-    struct attention_inputs_data *in = attention_inputs_copy(w->inputs);
-    int64_t rows = in->sequences * in->seq, wide = rows * in->heads * in->head_dim, narrow = rows * in->kv_heads * in->head_dim;
-    struct run_config config = w->config;
-    config.attention.backward = false;
-    move(in->q, wide, by, config.seed, "direction.q");
-    move(in->k, narrow, by, config.seed, "direction.k");
-    move(in->v, narrow, by, config.seed, "direction.v");
-    struct record *record = run_of(w, &config, in);
-    double value = NAN;
-    if (is_whole(record)) value = scalar_of(w, record);
-    else *ret_failed = true;
-    record_free(record);
-    attention_inputs_free(in);
-    return value;
-}
-
-static void along(const struct work *w, const struct record *record, const char *name, int kind, double *sum, double *terms)
-{
-    const struct attention_inputs_data *in = w->inputs;
-    int64_t width = (kind == 0 ? in->heads : in->kv_heads) * in->head_dim;
-    struct random_stream stream = random_stream(w->config.seed, name);
-    for (int r = 0; r < record->ranks; r++) {
-        const struct attention_part *p = record->rank[r].attention;
-        const double *d = kind == 0 ? p->dq : kind == 1 ? p->dk : p->dv;
-        for (int64_t i = 0; i < p->batch * p->rows; i++) {
-            int64_t at = ((p->first_sequence + i / p->rows) * in->seq + p->positions[i]) * width;
-            for (int64_t j = 0; j < width; j++) {
-                double term = d[i * width + j] * random_normal_at(&stream, (uint64_t)(at + j));
-                *sum += term;
-                *terms += term * term;
-            }
-        }
-    }
-}
-
-/* A difference over a width of h errs by h^2 and by 2^-53 / h: h = 1e-5 leaves about 1e-10 of the largest terms. */
-static void vary_direction(struct work *w, const struct record *base)
-{
-    struct direction_pass *d = &w->v->direction;
-    const double h = 1e-5;
-    bool failed = !is_whole(base);
-    if (failed) return;
-    double up = moved_scalar(w, h, &failed), down = failed || w->stopped ? NAN : moved_scalar(w, -h, &failed);
-    if (failed || w->stopped) return;
-    double squares = 0;
-    along(w, base, "direction.q", 0, &d->analytic, &squares);
-    along(w, base, "direction.k", 1, &d->analytic, &squares);
-    along(w, base, "direction.v", 2, &d->analytic, &squares);
-    d->made = true;
-    d->numeric = (up - down) / (2 * h);
-    d->terms = sqrt(squares);
-    d->error = fabs(d->analytic - d->numeric) / fmax(d->terms, 1e-300);
-}
-
 /* ---- flags ---- */
 
-static double distance(const struct work *w, const struct record *record, const double *due, const struct record *other, bool *ret_equal)
+static double distance(const struct vary *w, const struct record *record, const double *due, const struct record *other, bool *ret_equal)
 {
     int64_t width = w->inputs->heads * w->inputs->head_dim;
     double difference = 0, norm = 0;
@@ -568,7 +266,7 @@ static double distance(const struct work *w, const struct record *record, const 
         const struct attention_part *p = record->rank[r].attention;
         for (int64_t i = 0; i < p->batch * p->rows; i++) {
             const double *should = other ? other->rank[r].attention->out + i * width : due + ((p->first_sequence + i / p->rows) * w->inputs->seq + p->positions[i]) * width;
-            *ret_equal = *ret_equal && same_bits(p->out + i * width, should, (size_t)width);
+            *ret_equal = *ret_equal && vary_same_bits(p->out + i * width, should, (size_t)width);
             for (int64_t j = 0; j < width; j++) {
                 double d = p->out[i * width + j] - should[j];
                 difference += d * d;
@@ -610,7 +308,7 @@ static void turn(struct run_config *config, struct attention_inputs_data *in, en
     attention_inputs_set_documents(in, config);
 }
 
-static void vary_flag(struct work *w, enum flag_kind kind, const struct record *base)
+static void vary_flag(struct vary *w, enum flag_kind kind, const struct record *base)
 {
     struct flag_pass *pass = &w->v->flag[kind];
     struct run_config config = w->config;
@@ -620,9 +318,9 @@ static void vary_flag(struct work *w, enum flag_kind kind, const struct record *
     pass->made = true;
     pass->refused = !attention_allowed(&config, pass->why);
     if (!pass->refused) {
-        struct due due = reference_of(w, &config, changed, false), was = reference_of(w, &w->config, w->inputs, false);
-        struct record *record = w->stopped ? NULL : run_of(w, &config, changed);
-        pass->failed = !is_whole(record) || !is_whole(base);
+        struct vary_due due = vary_reference(w, &config, changed, false), was = vary_reference(w, &w->config, w->inputs, false);
+        struct record *record = w->stopped ? NULL : vary_run(w, &config, changed);
+        pass->failed = !vary_is_whole(record) || !vary_is_whole(base);
         if (!pass->failed) {
             bool equal, moved_not;
             int64_t count = w->inputs->sequences * w->inputs->seq * w->inputs->heads * w->inputs->head_dim;
@@ -635,7 +333,7 @@ static void vary_flag(struct work *w, enum flag_kind kind, const struct record *
             pass->due = sqrt(difference / fmax(norm, 1e-300));
             if (same_rows(record, base)) {
                 pass->got = distance(w, record, NULL, base, &moved_not);
-                pass->ignored = pass->due > fp64_limit && pass->got == 0;
+                pass->ignored = pass->due > VARY_FP64_LIMIT && pass->got == 0;
             } else {
                 pass->got = NAN;
             }
@@ -650,29 +348,29 @@ static void vary_flag(struct work *w, enum flag_kind kind, const struct record *
 /* ---- one rank ---- */
 
 /* The path of many ranks with one: no block to merge, nothing to wait for. */
-static void vary_alone(struct work *w)
+static void vary_alone(struct vary *w)
 {
     struct run_config config = attention_single(&w->config);
     bool equal;
     w->v->alone = NAN;
     if (w->members == 1) return;
     config.attention.backward = false;
-    struct due due = reference_of(w, &config, w->inputs, false);
-    struct record *record = w->stopped ? NULL : run_of(w, &config, w->inputs);
-    if (is_whole(record)) w->v->alone = distance(w, record, due.results.out, NULL, &equal);
+    struct vary_due due = vary_reference(w, &config, w->inputs, false);
+    struct record *record = w->stopped ? NULL : vary_run(w, &config, w->inputs);
+    if (vary_is_whole(record)) w->v->alone = distance(w, record, due.results.out, NULL, &equal);
     record_free(record);
     free(due.memory);
 }
 
 /* ---- all of it ---- */
 
-static void find_holders(struct work *w)
+static void find_holders(struct vary *w)
 {
     const struct attention_inputs_data *in = w->inputs;
     w->holder = arena_alloc(w->v->arena, (size_t)(in->sequences * in->seq + 1) * sizeof *w->holder);
     for (int64_t b = 0; b < in->sequences; b++) {
         int *of = w->holder + b * in->seq;
-        context_holders(&w->config, documents_of(in, b), of);
+        context_holders(&w->config, vary_documents(in, b), of);
         for (int64_t p = 0; p < in->seq; p++) of[p] = of[p] < 0 ? w->members : of[p];
     }
 }
@@ -683,7 +381,7 @@ struct context_variations *context_variations_new(const struct run_config *confi
     struct arena *arena = arena_new("context variations", false);
     struct context_variations *v = arena_zalloc(arena, sizeof *v);
     v->arena = arena;
-    struct work w = {.config = *config, .inputs = inputs, .run = run, .context = context, .options = options, .v = v, .members = layout_cp(&config->layout),
+    struct vary w = {.config = *config, .inputs = inputs, .run = run, .context = context, .options = options, .v = v, .members = layout_cp(&config->layout),
                      .groups = config->layout.dp_replicate, .error = error};
     w.config.precision = precision_of(FORMAT_FP64);
     w.chunks = w.members + (config->attention.joint > 0);
@@ -691,7 +389,7 @@ struct context_variations *context_variations_new(const struct run_config *confi
     struct run_config forward = w.config;
     forward.attention.backward = false;
     bool needs_base = which & (VARY_INFLUENCE | VARY_FLAGS);
-    struct record *base = needs_base ? run_of(&w, &forward, inputs) : NULL;
+    struct record *base = needs_base ? vary_run(&w, &forward, inputs) : NULL;
     if (which & VARY_INFLUENCE && !w.stopped) vary_influence(&w, &v->value_rows, base, false);
     if (which & VARY_INFLUENCE && !w.stopped) vary_influence(&w, &v->key_rows, base, true);
     v->alone = NAN;
@@ -700,7 +398,7 @@ struct context_variations *context_variations_new(const struct run_config *confi
     if (which & VARY_LSE && !w.stopped) vary_lse(&w);
     if (which & VARY_GRADIENT && config->attention.backward && !w.stopped) {
         vary_gradients(&w);
-        struct record *whole = w.stopped ? NULL : run_of(&w, &w.config, inputs);
+        struct record *whole = w.stopped ? NULL : vary_run(&w, &w.config, inputs);
         if (!w.stopped) vary_direction(&w, whole);
         record_free(whole);
     }

@@ -1,0 +1,108 @@
+/* context_vary_influence: NaN in a row of values or keys, and who changes. */
+#include "scenarios/context_vary.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { EXHAUSTIVE_KEYS = 32, KEYS_A_CHUNK = 3 };
+
+static void note_pair(struct influence *f, struct influence_cell *cell, int64_t sequence, int64_t query, int64_t key, bool due, bool changed)
+{
+    f->missing_behind += due && !changed && key > query;
+    cell->due += due;
+    cell->changed += changed;
+    if (due == changed) return;
+    if (cell->missing + cell->extra == 0) {
+        cell->query = query;
+        cell->key = key;
+        cell->sequence = sequence;
+    }
+    cell->missing += due;
+    cell->extra += changed;
+}
+
+static void note_extra(const struct vary *w, struct influence *f, int64_t sequence, int64_t query, int64_t key)
+{
+    const struct model_config *m = &w->config.model;
+    const int32_t *documents = vary_documents(w->inputs, sequence);
+    int64_t apart = query > key ? query - key : key - query;
+    f->extra_behind += m->causal && key > query;
+    f->extra_window += m->window > 0 && apart >= m->window;
+    f->extra_documents += documents && documents[query] != documents[key];
+}
+
+static void compare_influence(const struct vary *w, struct influence *f, const struct record *base, const struct record *record, int64_t sequence, int64_t key)
+{
+    size_t width = (size_t)(w->inputs->heads * w->inputs->head_dim);
+    int from = vary_chunk(w, sequence, key);
+    int64_t *seen = memory_zalloc((size_t)(2 * f->chunks) * sizeof *seen), *unseen = seen + f->chunks; /* by queries of each chunk that may see it */
+    for (int r = 0; r < record->ranks; r++) {
+        const struct attention_part *before = base->rank[r].attention, *after = record->rank[r].attention;
+        for (int64_t i = 0; i < after->batch * after->rows; i++) {
+            bool changed = !vary_same_bits(before->out + (size_t)i * width, after->out + (size_t)i * width, width);
+            int64_t here = after->first_sequence + i / after->rows, query = after->positions[i];
+            if (here != sequence) {
+                f->foreign_group += changed && here / after->batch != sequence / after->batch;
+                if (changed && f->foreign++ == 0) f->foreign_sequence = here;
+                continue;
+            }
+            bool due = attention_visible(&w->config, vary_documents(w->inputs, sequence), query, key);
+            int to = vary_chunk(w, sequence, query);
+            f->elsewhere += changed && query != key;
+            seen[to] += due && changed;
+            unseen[to] += due && !changed;
+            note_pair(f, &f->cells[to * f->chunks + from], sequence, query, key, due, changed);
+            if (changed && !due) note_extra(w, f, sequence, query, key);
+        }
+    }
+    for (int c = 0; c < f->chunks; c++) f->partly += seen[c] > 0 && unseen[c] > 0;
+    free(seen);
+}
+
+static void vary_row(struct vary *w, struct influence *f, const struct record *base, bool keys, int64_t sequence, int64_t key)
+{
+    struct attention_inputs_data changed = *w->inputs; /* its arrays are put back below */
+    int64_t width = w->inputs->kv_heads * w->inputs->head_dim;
+    double *row = (keys ? changed.k : changed.v) + (sequence * w->inputs->seq + key) * width;
+    double *was = memory_alloc((size_t)(width + 1) * sizeof *was);
+    memcpy(was, row, (size_t)width * sizeof *was);
+    for (int64_t j = 0; j < width; j++) row[j] = NAN;
+    struct run_config config = w->config;
+    config.attention.backward = false;
+    struct record *record = vary_run(w, &config, &changed);
+    if (vary_is_whole(record)) compare_influence(w, f, base, record, sequence, key);
+    else f->failed = true;
+    record_free(record);
+    memcpy(row, was, (size_t)width * sizeof *was);
+    free(was);
+    f->keys++;
+}
+
+/* All keys of a short sequence; of a long one the first, one in the middle and the last of each chunk. */
+void vary_influence(struct vary *w, struct influence *f, const struct record *base, bool keys)
+{
+    const struct attention_inputs_data *in = w->inputs;
+    f->chunks = w->chunks;
+    f->cells = arena_zalloc(w->v->arena, (size_t)(w->chunks * w->chunks) * sizeof *f->cells);
+    f->exhaustive = in->seq <= EXHAUSTIVE_KEYS;
+    if (!vary_is_whole(base)) {
+        f->failed = true;
+        return;
+    }
+    for (int64_t key = 0; f->exhaustive && key < in->seq && !w->stopped; key++) vary_row(w, f, base, keys, key % in->sequences, key);
+    if (f->exhaustive) return;
+    for (int chunk = 0; chunk < w->chunks; chunk++) {
+        int64_t sequence = chunk % in->sequences, count = 0, at = 0;
+        for (int64_t key = 0; key < in->seq; key++) count += vary_chunk(w, sequence, key) == chunk;
+        int64_t taken[KEYS_A_CHUNK] = {0, count / 2, count - 1};
+        for (int64_t key = 0; key < in->seq && !w->stopped; key++) {
+            if (vary_chunk(w, sequence, key) != chunk) continue;
+            bool take = false;
+            for (int i = 0; i < KEYS_A_CHUNK; i++) take = take || at == taken[i];
+            if (take) vary_row(w, f, base, keys, sequence, key);
+            at++;
+        }
+    }
+}
+
