@@ -331,13 +331,23 @@ bool context_comparison_fails(const struct context_comparison *c)
 
 /* ---- how errors are spread ---- */
 
+/* The first of which a rank is wrong; 0 where none is. */
+static int wrong_group(const struct context_comparison *c, enum context_tensor tensor)
+{
+    for (int r = 0; r < c->ranks; r++) {
+        const struct context_error *e = context_error_of(c, r, tensor);
+        if (e->known && (e->wrong || e->imprecise)) return r / c->members;
+    }
+    return 0;
+}
+
 struct context_shape_of_errors context_error_shape(const struct context_comparison *c, enum context_tensor tensor)
 {
-    int wrong = 0, members = c->members, first = -1, exact = -1;
+    int wrong = 0, members = c->members, first = -1, exact = -1, group = wrong_group(c, tensor), from = group * members;
     double least = INFINITY, most = 0, up = 0, down = 0;
     bool first_is_right = false, last_is_right = false;
     for (int m = 0; m < members; m++) {
-        const struct context_error *e = context_error_of(c, m, tensor);
+        const struct context_error *e = context_error_of(c, from + m, tensor);
         double rel = e->known ? fmin(e->rel, 1e30) : 0;
         bool bad = e->known && (e->wrong || e->imprecise);
         wrong += bad;
@@ -348,7 +358,7 @@ struct context_shape_of_errors context_error_shape(const struct context_comparis
         least = fmin(least, rel);
         most = fmax(most, rel);
         if (m > 0) {
-            const struct context_error *before = context_error_of(c, m - 1, tensor);
+            const struct context_error *before = context_error_of(c, from + m - 1, tensor);
             double was = before->known ? fmin(before->rel, 1e30) : 0;
             up += rel > 1.02 * was;
             down += rel < 0.98 * was;

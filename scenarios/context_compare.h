@@ -57,7 +57,7 @@ bool context_is_joint(const struct run_config *config, int64_t position);
 /* Which member holds each position of a sequence, by the layout; -1: all (joint). Into ret [seq]. */
 void context_holders(const struct run_config *config, const int32_t *documents, int *ret);
 
-/* How the errors are spread over the members of a group: "constant", "grows with the rank", ... and what that suggests. */
+/* How the errors are spread over the members of the first group that has any: "constant", "grows with the rank", ... and what that suggests. */
 struct context_shape_of_errors { const char *word, *hint; };
 struct context_shape_of_errors context_error_shape(const struct context_comparison *c, enum context_tensor tensor);
 

@@ -330,10 +330,10 @@ void consumption_of_ring(const struct run_config *config, struct consumption_mat
 bool context_inferred_times(const struct run_config *config, const struct context_variations *v, int group, int *ret)
 {
     int members = layout_cp(&config->layout), chunks = v ? v->mass.chunks : 0;
-    if (!v || !v->mass.got || !v->value_rows.cells || v->mass.failed || v->value_rows.failed) return false;
+    if (!v || !v->mass.got || !v->value_rows.of || v->mass.failed || v->value_rows.failed) return false;
     for (int r = 0; r < members; r++) {
         for (int c = 0; c < members; c++) {
-            const struct influence_cell *cell = &v->value_rows.cells[r * v->value_rows.chunks + c];
+            const struct influence_cell *cell = &v->value_rows.of[group].cells[r * v->value_rows.chunks + c];
             double mass = v->mass.got[(group * members + r) * chunks + c], times = v->mass.multiple[(group * members + r) * chunks + c],
                    spread = v->mass.spread[(group * members + r) * chunks + c];
             if (cell->due == 0 && cell->changed == 0) ret[r * members + c] = mass > 1e-9 ? -1 : 0;
@@ -357,15 +357,17 @@ bool context_inferred_times(const struct run_config *config, const struct contex
     return true;
 }
 
-static struct context_inference infer_mask(const struct run_config *config, const struct influence *f)
+static struct context_inference infer_mask(const struct run_config *config, const struct influence *influence, int group)
 {
+    const struct influence_group *f = &influence->of[group];
+    const int chunks = influence->chunks;
     int64_t extra = 0, missing = 0, diagonal = 0, diagonal_missing = 0;
     const struct influence_cell *first = NULL, *part = NULL;
     bool in_parts = false;
     int rank = -1, part_rank = -1, members = layout_cp(&config->layout);
-    for (int r = 0; r < f->chunks; r++) {
-        for (int c = 0; c < f->chunks; c++) {
-            const struct influence_cell *cell = &f->cells[r * f->chunks + c];
+    for (int r = 0; r < chunks; r++) {
+        for (int c = 0; c < chunks; c++) {
+            const struct influence_cell *cell = &f->cells[r * chunks + c];
             extra += cell->extra;
             missing += cell->missing;
             if (r == c) diagonal += cell->extra;
@@ -373,11 +375,11 @@ static struct context_inference infer_mask(const struct run_config *config, cons
             if (r == c) diagonal_missing += cell->missing;
             if (cell->missing && cell->missing < cell->due && !part) {
                 part = cell;
-                part_rank = r < members ? r : -1;
+                part_rank = r < members ? group * members + r : -1;
             }
             if (cell->extra && !first) {
                 first = cell;
-                rank = r < members ? r : -1;
+                rank = r < members ? group * members + r : -1;
             }
         }
     }
@@ -491,13 +493,13 @@ struct context_inference context_infer(const struct run_config *config, const st
         inference.site = context_moves(config, false);
         return inference;
     }
-    if (!v || !v->mass.got || v->mass.failed || !v->value_rows.cells || v->value_rows.failed) return inference;
+    if (!v || !v->mass.got || v->mass.failed || !v->value_rows.of || v->value_rows.failed) return inference;
     if (v->value_rows.foreign_group > 0 && v->value_rows.foreign_group == v->value_rows.foreign) {
         inference = infer("wrong-group", "cp.kv_hop", -1, -1, "outputs depend on sequences of another replica: what moves goes round in a group that is not the context-parallel one");
         inference.site = context_moves(config, false);
         return inference;
     }
-    inference = infer_mask(config, &v->value_rows);
+    for (int g = 0; g < v->value_rows.groups && !inference.word; g++) inference = infer_mask(config, &v->value_rows, g);
     int *gotten = memory_zalloc((size_t)(2 * members * members + 1) * sizeof *gotten), *should = gotten + members * members;
     for (int g = 0; g < config->layout.dp_replicate && !inference.word && !ledgers_are_right; g++) {
         int64_t batch = config->attention.batch;

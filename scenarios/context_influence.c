@@ -7,18 +7,18 @@
 #include "scenarios/context_checks.h"
 #include "scenarios/facts.h"
 
-static void look(const struct evidence *e, struct check_output *output, const struct influence *f, bool keys, const struct context_inference *inference)
+static void look_at_group(const struct evidence *e, struct check_output *output, const struct influence *f, int group, bool keys, const struct context_inference *inference)
 {
-    int members = layout_cp(&e->config->layout);
+    int members = layout_cp(&e->config->layout), first = group * members;
     for (int r = 0; r < f->chunks; r++) {
         for (int c = 0; c < f->chunks; c++) {
-            const struct influence_cell *cell = &f->cells[r * f->chunks + c];
+            const struct influence_cell *cell = &f->of[group].cells[r * f->chunks + c];
             check_value(output, (double)(cell->missing + cell->extra), 0);
             if (cell->missing + cell->extra == 0) continue;
-            struct finding finding = finding_new(inference->site, context_place(e, r < members ? r : -1));
+            struct finding finding = finding_new(inference->site, context_place(e, r < members ? first + r : -1));
             char from[32] = "the joint rows", to[32] = "the joint rows";
-            if (c < members) snprintf(from, sizeof from, "rank %d", c);
-            if (r < members) snprintf(to, sizeof to, "rank %d", r);
+            if (c < members) snprintf(from, sizeof from, "rank %d", first + c);
+            if (r < members) snprintf(to, sizeof to, "rank %d", first + r);
             finding.expected = (double)cell->due;
             finding.got = (double)cell->changed;
             finding_pattern(&finding, inference->word ? inference->word : cell->extra ? "leaks" : "not-seen");
@@ -28,6 +28,11 @@ static void look(const struct evidence *e, struct check_output *output, const st
             check_find(output, &finding);
         }
     }
+}
+
+static void look(const struct evidence *e, struct check_output *output, const struct influence *f, bool keys, const struct context_inference *inference)
+{
+    for (int g = 0; g < f->groups; g++) look_at_group(e, output, f, g, keys, inference);
     check_value(output, (double)f->foreign, 0);
     if (f->foreign == 0) return;
     bool group = f->foreign_group == f->foreign;
@@ -40,7 +45,7 @@ static void look(const struct evidence *e, struct check_output *output, const st
 void context_influence(const struct evidence *e, struct check_output *output)
 {
     const struct context_variations *v = e->context->variations;
-    if (!v || !v->value_rows.cells) {
+    if (!v || !v->value_rows.of) {
         check_skip(output, "nothing differs; --checks deep makes keys and values NaN all the same");
         return;
     }

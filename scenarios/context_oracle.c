@@ -18,6 +18,16 @@ struct place context_place(const struct evidence *e, int rank)
     return place_at(rank, 0, -1);
 }
 
+static bool has_other_scale(const struct record *record, int rank)
+{
+    double due = 1 / sqrt((double)record->config.model.head_dim);
+    for (int i = 0; i < record->rank[rank].factors.count; i++) {
+        const struct factor_fact *fact = &record->rank[rank].factors.items[i];
+        if (fact->site == &site_cp_softmax_scale && fact->value != due) return true;
+    }
+    return false;
+}
+
 const struct site *context_chosen_site(const struct record *record, bool backward)
 {
     const struct site *first = NULL;
@@ -29,6 +39,7 @@ const struct site *context_chosen_site(const struct record *record, bool backwar
             if (fact->count == fact->whole || strncmp(site->name, "cp.", 3) || (model_site_order(site) >= border) != backward) continue;
             if (!first || model_site_order(site) < model_site_order(first)) first = site;
         }
+        if (!backward && !first && has_other_scale(record, r)) first = &site_cp_softmax_scale;
     }
     return first;
 }

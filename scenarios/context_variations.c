@@ -107,6 +107,18 @@ static void fit_row(const struct mass *m, struct fit *fit, const double *got, co
     }
 }
 
+/* Over the ranks that get other weights than due; over all where none does. */
+static struct fit fit_of_wrong(const struct mass *m, const struct fit *fits, int ranks)
+{
+    struct fit of[2] = {0};
+    for (int r = 0; r < ranks; r++) {
+        bool wrong = false;
+        for (int c = 0; c < m->chunks; c++) wrong = wrong || m->worst[r * m->chunks + c] > 1e-10;
+        for (int i = 0; i < (wrong ? 2 : 1); i++) of[i] = (struct fit){of[i].xx + fits[r].xx, of[i].xy + fits[r].xy, of[i].yy + fits[r].yy, of[i].count + fits[r].count};
+    }
+    return of[of[1].count > 0];
+}
+
 static void set_one_hot(const struct vary *w, struct attention_inputs_data *in, int first)
 {
     for (int64_t i = 0; i < in->sequences * in->seq; i++) {
@@ -132,7 +144,7 @@ static void vary_mass(struct vary *w)
     m->total = arena_zalloc(w->v->arena, (size_t)ranks * sizeof(double));
     m->total_due = arena_zalloc(w->v->arena, (size_t)ranks * sizeof(double));
     struct attention_inputs_data *changed = attention_inputs_copy(in);
-    struct fit fit = {0};
+    struct fit *fits = arena_zalloc(w->v->arena, (size_t)ranks * sizeof *fits), fit = {0};
     int64_t width = in->head_dim;
     for (int first = 0; first < chunks && !w->stopped && !m->failed; first += (int)width) {
         int here = chunks - first < width ? chunks - first : (int)width;
@@ -155,7 +167,7 @@ static void vary_mass(struct vary *w)
                     m->worst[cell] = fmax(m->worst[cell], isfinite(got[c]) ? fabs(got[c] - should[c]) : INFINITY);
                 }
                 if (chunks > width) continue;
-                fit_row(m, &fit, got, should);
+                fit_row(m, &fits[r], got, should);
                 add_multiples(m, r, r % w->members, got, should, count);
             }
         }
@@ -163,6 +175,7 @@ static void vary_mass(struct vary *w)
         free(due.memory);
     }
     close_multiples(m, ranks, count);
+    fit = fit_of_wrong(m, fits, ranks);
     if (fit.count > 0 && fit.xx > 0) {
         m->exponent = fit.xy / fit.xx;
         m->misfit = sqrt(fmax(0, fit.yy - fit.xy * fit.xy / fit.xx) / (double)fit.count);

@@ -19,17 +19,20 @@
 
 /* Of query chunk (member) r and key chunk c of one group; the chunk behind the last member's is the joint rows'. */
 struct influence_cell { int64_t due, changed, missing, extra; int64_t query, key, sequence; /* the first wrong pair */ };
-struct influence {
-    int chunks;                       /* members, and one more where there are joint rows */
-    int64_t keys, runs;               /* probed; of the sequences of all groups */
-    bool exhaustive;
+struct influence_group {
     struct influence_cell *cells;     /* [chunks of queries][chunks of keys] */
-    int64_t foreign, foreign_sequence; /* rows that changed in other sequences */
-    int64_t foreign_group;            /* of these: in sequences of another group */
     int64_t elsewhere;                /* pairs of different positions that did change */
     int64_t partly;                   /* keys that some queries of a chunk see and others that may do not */
     int64_t missing_behind;           /* missing pairs whose key is behind the query */
     int64_t extra_behind, extra_window, extra_documents; /* extra pairs by what hides them: the future, the window, another document */
+};
+struct influence {
+    int chunks, groups;               /* chunks: members, and one more where there are joint rows */
+    int64_t keys, runs;               /* probed; of the sequences of all groups */
+    bool exhaustive;
+    struct influence_group *of;       /* [groups]: dp_replicate of them */
+    int64_t foreign, foreign_sequence; /* rows that changed in other sequences */
+    int64_t foreign_group;            /* of these: in sequences of another group */
     bool failed;                      /* a run did not finish */
 };
 struct mass {
@@ -40,7 +43,8 @@ struct mass {
     double *total_due;
     double *multiple, *spread;        /* [rank][chunk]: how many times a chunk's due weight, against the rank's own chunk's (or the first there is): geometric
                                          mean over rows and heads, and the deviation of its logs; NAN: no row has both */
-    double exponent, misfit;          /* got weights of chunks as powers of the due ones: 1 right, 0 a plain average; NAN: nothing to fit. misfit: rms of logs */
+    double exponent, misfit;          /* got weights of chunks as powers of the due ones, over the ranks where any is wrong: 1 right, 0 a plain average; NAN:
+                                         nothing to fit. misfit: rms of logs */
     bool failed;
 };
 struct lse_pass { const char *what; double out_error, lse_error, limit; int rank; int64_t sequence, position; bool failed, finite; };

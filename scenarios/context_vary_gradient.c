@@ -62,11 +62,11 @@ static void vary_token(struct vary *w, struct gradient_pass *pass)
     pass->wrong_rank = pass->landed = pass->leak_rank = -1;
     if (!vary_is_whole(record)) pass->failed = true;
     int group = (int)(pass->sequence / w->config.attention.batch), from = group * w->members;
+    for (int r = 0; !pass->failed && r < record->ranks; r++) count_leaks(w, pass, record, r);
     for (int m = 0; m < w->members && !pass->failed; m++) {
         const struct attention_part *p = record->rank[from + m].attention;
         double dq = error_as(w, record, from + m, from + m, p->dq, due.results.dq, due.results.dq_terms, in->heads);
         double dk = error_as(w, record, from + m, from + m, p->dk, due.results.dk, due.results.dk_terms, in->kv_heads), dv = error_as(w, record, from + m, from + m, p->dv, due.results.dv, NULL, in->kv_heads);
-        count_leaks(w, pass, record, from + m);
         pass->dq = fmax(pass->dq, dq);
         pass->dk = fmax(pass->dk, dk);
         pass->dv = fmax(pass->dv, dv);
@@ -87,15 +87,16 @@ static void vary_token(struct vary *w, struct gradient_pass *pass)
     attention_inputs_free(changed);
 }
 
-/* One token of each chunk, in its middle. */
+/* One token of each chunk of each group, in its middle. */
 void vary_gradients(struct vary *w)
 {
     const struct attention_inputs_data *in = w->inputs;
-    int passes = w->members < GRADIENT_PASSES_MAX ? w->members : GRADIENT_PASSES_MAX;
+    int64_t batch = w->config.attention.batch;
+    int ranks = w->members * w->groups, passes = ranks < GRADIENT_PASSES_MAX ? ranks : GRADIENT_PASSES_MAX;
     for (int i = 0; i < passes && !w->stopped; i++) {
-        int member = (int)((int64_t)i * w->members / passes);
+        int rank = (int)((int64_t)i * ranks / passes), member = rank % w->members;
         struct gradient_pass *pass = &w->v->gradient[w->v->gradient_count];
-        int64_t sequence = i % in->sequences, count = 0, seen = 0, token = -1;
+        int64_t sequence = rank / w->members * batch + i % batch, count = 0, seen = 0, token = -1;
         for (int64_t p = 0; p < in->seq; p++) count += vary_chunk(w, sequence, p) == member;
         for (int64_t p = 0; p < in->seq && token < 0; p++) {
             if (vary_chunk(w, sequence, p) == member && seen++ == count / 2) token = p;

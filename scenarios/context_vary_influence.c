@@ -7,7 +7,7 @@
 
 enum { EXHAUSTIVE_KEYS = 32, KEYS_A_CHUNK = 3 };
 
-static void note_pair(struct influence *f, struct influence_cell *cell, int64_t sequence, int64_t query, int64_t key, bool due, bool changed)
+static void note_pair(struct influence_group *f, struct influence_cell *cell, int64_t sequence, int64_t query, int64_t key, bool due, bool changed)
 {
     f->missing_behind += due && !changed && key > query;
     cell->due += due;
@@ -22,7 +22,7 @@ static void note_pair(struct influence *f, struct influence_cell *cell, int64_t 
     cell->extra += changed;
 }
 
-static void note_extra(const struct vary *w, struct influence *f, int64_t sequence, int64_t query, int64_t key)
+static void note_extra(const struct vary *w, struct influence_group *f, int64_t sequence, int64_t query, int64_t key)
 {
     const struct model_config *m = &w->config.model;
     const int32_t *documents = vary_documents(w->inputs, sequence);
@@ -36,6 +36,7 @@ static void compare_influence(const struct vary *w, struct influence *f, const s
 {
     size_t width = (size_t)(w->inputs->heads * w->inputs->head_dim);
     int from = vary_chunk(w, sequence, key);
+    struct influence_group *group = &f->of[sequence / w->config.attention.batch];
     int64_t *seen = memory_zalloc((size_t)(2 * f->chunks) * sizeof *seen), *unseen = seen + f->chunks; /* by queries of each chunk that may see it */
     for (int r = 0; r < record->ranks; r++) {
         const struct attention_part *before = base->rank[r].attention, *after = record->rank[r].attention;
@@ -49,14 +50,14 @@ static void compare_influence(const struct vary *w, struct influence *f, const s
             }
             bool due = attention_visible(&w->config, vary_documents(w->inputs, sequence), query, key);
             int to = vary_chunk(w, sequence, query);
-            f->elsewhere += changed && query != key;
+            group->elsewhere += changed && query != key;
             seen[to] += due && changed;
             unseen[to] += due && !changed;
-            note_pair(f, &f->cells[to * f->chunks + from], sequence, query, key, due, changed);
-            if (changed && !due) note_extra(w, f, sequence, query, key);
+            note_pair(group, &group->cells[to * f->chunks + from], sequence, query, key, due, changed);
+            if (changed && !due) note_extra(w, group, sequence, query, key);
         }
     }
-    for (int c = 0; c < f->chunks; c++) f->partly += seen[c] > 0 && unseen[c] > 0;
+    for (int c = 0; c < f->chunks; c++) group->partly += seen[c] > 0 && unseen[c] > 0;
     free(seen);
 }
 
@@ -79,21 +80,14 @@ static void vary_row(struct vary *w, struct influence *f, const struct record *b
     f->keys++;
 }
 
-/* All keys of a short sequence; of a long one the first, one in the middle and the last of each chunk. */
-void vary_influence(struct vary *w, struct influence *f, const struct record *base, bool keys)
+/* In each group: all keys of a short sequence; of a long one the first, one in the middle and the last of each chunk. */
+static void vary_group(struct vary *w, struct influence *f, const struct record *base, bool keys, int group)
 {
     const struct attention_inputs_data *in = w->inputs;
-    f->chunks = w->chunks;
-    f->cells = arena_zalloc(w->v->arena, (size_t)(w->chunks * w->chunks) * sizeof *f->cells);
-    f->exhaustive = in->seq <= EXHAUSTIVE_KEYS;
-    if (!vary_is_whole(base)) {
-        f->failed = true;
-        return;
-    }
-    for (int64_t key = 0; f->exhaustive && key < in->seq && !w->stopped; key++) vary_row(w, f, base, keys, key % in->sequences, key);
-    if (f->exhaustive) return;
-    for (int chunk = 0; chunk < w->chunks; chunk++) {
-        int64_t sequence = chunk % in->sequences, count = 0, at = 0;
+    int64_t batch = w->config.attention.batch, from = group * batch;
+    for (int64_t key = 0; f->exhaustive && key < in->seq && !w->stopped; key++) vary_row(w, f, base, keys, from + key % batch, key);
+    for (int chunk = 0; !f->exhaustive && chunk < w->chunks; chunk++) {
+        int64_t sequence = from + chunk % batch, count = 0, at = 0;
         for (int64_t key = 0; key < in->seq; key++) count += vary_chunk(w, sequence, key) == chunk;
         int64_t taken[KEYS_A_CHUNK] = {0, count / 2, count - 1};
         for (int64_t key = 0; key < in->seq && !w->stopped; key++) {
@@ -106,3 +100,13 @@ void vary_influence(struct vary *w, struct influence *f, const struct record *ba
     }
 }
 
+void vary_influence(struct vary *w, struct influence *f, const struct record *base, bool keys)
+{
+    f->chunks = w->chunks;
+    f->groups = w->groups;
+    f->of = arena_zalloc(w->v->arena, (size_t)w->groups * sizeof *f->of);
+    for (int g = 0; g < w->groups; g++) f->of[g].cells = arena_zalloc(w->v->arena, (size_t)(w->chunks * w->chunks) * sizeof *f->of[g].cells);
+    f->exhaustive = w->inputs->seq <= EXHAUSTIVE_KEYS;
+    f->failed = !vary_is_whole(base);
+    for (int g = 0; g < w->groups && !f->failed && !w->stopped; g++) vary_group(w, f, base, keys, g);
+}
