@@ -107,11 +107,11 @@ static double rel_of(const struct norms *n)
 }
 
 /* What a tensor of this format may err by; lse is kept in storage, and no better than the softmax that it is the sum of. */
-static void limits(const struct run_config *config, enum context_tensor tensor, double *ret_limit, double *ret_wrong)
+static void limits(const struct run_config *config, enum context_tensor tensor, bool narrow_softmax, double *ret_limit, double *ret_wrong)
 {
     enum format storage = run_storage(config), format = tensor == CONTEXT_LSE || tensor == CONTEXT_SINKS ? storage : precision_activation(&config->precision);
     double u = format_traits[format].unit_roundoff;
-    if (tensor == CONTEXT_LSE && format_traits[config->precision.softmax].unit_roundoff > u) u = format_traits[config->precision.softmax].unit_roundoff;
+    if (tensor == CONTEXT_LSE && narrow_softmax && format_traits[config->precision.softmax].unit_roundoff > u) u = format_traits[config->precision.softmax].unit_roundoff;
     if (tensor == CONTEXT_SINKS && precision_activation(&config->precision) != storage) u = format_traits[precision_activation(&config->precision)].unit_roundoff;
     if (format == FORMAT_FP64) *ret_limit = *ret_wrong = 1e-12;
     else if (format == FORMAT_FP32 && u == format_traits[FORMAT_FP32].unit_roundoff) *ret_limit = *ret_wrong = 32 * u;
@@ -155,12 +155,13 @@ static void measure(const struct run_config *config, struct context_error *e, co
                     const struct view *ref, const struct view *single, enum context_tensor tensor, enum which which)
 {
     struct norms all = {.finite = true}, alone = {.finite = true};
-    double limit, wrong, worst_row = -1;
+    double limit, wrong, plain, unused, worst_row = -1;
     int64_t rows = 0;
     /* What a row of a gradient errs by is mostly its delta's rounding, one for all of the row's numbers, and these are of very
      * different size: as if they were half as many. */
     double independent = tensor == CONTEXT_OUT || tensor == CONTEXT_LSE ? (double)x->dim : 0.5;
-    limits(config, tensor, &limit, &wrong);
+    limits(config, tensor, true, &limit, &wrong);
+    limits(config, tensor, false, &plain, &unused); /* beyond it fp64 tells, and a narrow softmax is no excuse */
     *e = (struct context_error){.worst_head = -1, .worst_sequence = -1, .worst_position = -1, .single = NAN};
     double *row_error = memory_zalloc((size_t)(part->batch * part->rows + 1) * sizeof *row_error);
     for (int h = 0; h < x->heads; h++) {
@@ -188,8 +189,8 @@ static void measure(const struct run_config *config, struct context_error *e, co
                 add_norms(&head, &row);
             }
         }
-        double rel = rel_of(&head), calibrated = single->data ? fmax(limit, of_single(config, rel_of(&head_alone), 2)) : limit;
-        e->suspect = e->suspect || rel > calibrated;
+        double rel = rel_of(&head), of_one = single->data ? of_single(config, rel_of(&head_alone), 2) : 0, calibrated = fmax(limit, of_one);
+        e->suspect = e->suspect || rel > fmax(plain, of_one);
         calibrated *= room_for_few(config, rows_that_weigh(&head) * independent);
         if (e->worst_head < 0 || rel / calibrated > e->worst_head_rel / e->worst_head_limit) {
             e->worst_head = h;
@@ -215,8 +216,9 @@ static void measure(const struct run_config *config, struct context_error *e, co
     e->cosine = all.own > 0 && all.reference > 0 ? all.product / sqrt(all.own * all.reference) : all.own == all.reference;
     e->worst_row_rel = sqrt(worst_row) / fmax(sqrt(all.reference / (double)rows), 1e-300);
     e->single = single->data ? rel_of(&alone) : NAN;
-    e->suspect = e->suspect || e->rel > (single->data ? fmax(limit, of_single(config, e->single, 1.35)) : limit);
-    e->limit = (single->data ? fmax(limit, of_single(config, e->single, 1.35)) : limit) * room_for_few(config, rows_that_weigh(&all) * independent);
+    double of_one = single->data ? of_single(config, e->single, 1.35) : 0;
+    e->suspect = e->suspect || e->rel > fmax(plain, of_one);
+    e->limit = fmax(limit, of_one) * room_for_few(config, rows_that_weigh(&all) * independent);
     bool over = e->rel > e->limit || e->worst_head_rel > e->worst_head_limit;
     double by = fmax(e->rel / e->limit, e->worst_head_rel / e->worst_head_limit);
     e->wrong = over && (!(by <= wrong / limit) || wrong == limit);
@@ -267,7 +269,7 @@ static void measure_sinks(const struct record *parallel, const struct attention_
         if (ref->sink_terms) n.terms += ref->sink_terms[h] * ref->sink_terms[h];
     }
     *e = (struct context_error){.known = true, .max_abs = n.largest, .ref_max = n.largest_ref, .rel = rel_of(&n), .cosine = 1, .worst_head = -1, .worst_sequence = -1, .worst_position = -1, .single = NAN};
-    limits(&parallel->config, CONTEXT_SINKS, &e->limit, &wrong);
+    limits(&parallel->config, CONTEXT_SINKS, true, &e->limit, &wrong);
     e->limit *= 4; /* a sum of signed terms over all rows of all ranks */
     e->wrong = !(e->rel <= e->limit);
     e->worst_head_rel = e->rel;

@@ -265,11 +265,14 @@ struct context_inference consumption_word(const struct consumption_matrix *m, co
     }
     bool silent = messages && messages[first] == 0, talks = messages && messages[first] > 0;
     if (all_rows(m, is_nothing)) return infer("nothing", "cp.skip_block", first, -1, "no block at all is in the output");
-    if (all_rows(m, is_skipped_and_overwritten) && wrong > 1 && !all_rows(m, is_overwritten))
+    if (all_rows(m, is_skipped_and_overwritten) && (wrong > 1 || first > 0) && !all_rows(m, is_overwritten))
         return infer("skipped-and-overwritten", "cp.skip_block", first, -1, "every output holds the block of member 0 alone: blocks of later members are left out, and each of the others is written over the one before");
     if (all_rows(m, is_past_skipped_and_overwritten) && wrong == m->size)
         return infer("past-skipped-and-overwritten", "cp.skip_block", first, -1, "every output holds only the block that came last, and the last member's its own alone: blocks that come at steps up to the member's number are left out, and each of the others is written over the one before");
-    if (all_rows(m, is_local) && talks && m->size > 2)
+    bool passed_on = wrong < m->size && due_in_row(m, first) > 2; /* what the others have went through this rank */
+    if (all_rows(m, is_local) && talks && passed_on && !all_rows(m, is_causal_skip) && !all_rows(m, is_past_skipped))
+        return infer("all-skipped", "cp.skip_block", first, -1, "a rank consumes only its own keys and values; blocks came, since the next one has from it what it passed on, and it leaves them out");
+    if (all_rows(m, is_local) && talks && m->size > 2 && !passed_on)
         return infer("not-arrived", "cp.kv_hop", first, -1, "every rank consumes only its own keys and values, although blocks were sent: what was received is not what was sent");
     if (all_rows(m, is_local) && !talks)
         return infer("local-only", "cp.rotate", first, -1, "%s only its own keys and values: no other rank's are in its output%s", wrong == m->size ? "every rank consumes" : "a rank consumes",

@@ -7,6 +7,7 @@
  *   local-only     only the own block
  *   last-block-only  only the block that came last
  *   resent         the neighbour's block P - 1 times in the place of all others
+ *   all-skipped    the same on some ranks alone, while the others got the blocks that went through these
  *   causal-skip    without the blocks of later members (s > r), though the mask does not hide them
  *   past-skipped   without those of earlier members, which a causal mask shows
  *   doubled        everything, and some of it more than once

@@ -83,8 +83,8 @@ static bool is_one_of(const char *word, const char *const *words, int count)
 
 static bool is_first_kept(const struct evidence *e, const char *word)
 {
-    static const char *const alike[] = {"skipped-step", "not-arrived", "missing", "causal-skip"};
-    if (!is_one_of(word, alike, 4) || !finite_everywhere(e->context->comparison)) return false;
+    static const char *const alike[] = {"skipped-step", "not-arrived", "missing", "causal-skip", "past-skipped", "unguarded-past", "all-skipped"};
+    if (!is_one_of(word, alike, 7) || !finite_everywhere(e->context->comparison)) return false;
     return consumption_lost_in_merge(e->parallel) || (!strcmp(word, "not-arrived") && own_is_whole(e));
 }
 

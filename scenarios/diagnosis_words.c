@@ -81,6 +81,8 @@ static const struct words table[] = {
      "is right for one sequence a micro-batch only"},
     {"cp.rotate", NULL, "{Ranks} compute{s} attention over {their} own keys and values alone: nothing that another rank holds is in {their} output",
      "look at the loop over ring steps: whether it is entered, and whether what it receives is used; a result that equals the local one bit by bit is the sign"},
+    {"cp.skip_block", "all-skipped", "{Ranks} leave{s} out the blocks of all other ranks, though they come by and are passed on",
+     "look at the condition under which {ranks} skip{s} a block"},
     {"cp.skip_block", "causal-skip", "{Ranks} leave{s} out the blocks of later ranks, as a causal mask over contiguous shards would have it, and this mask or layout shows them",
      "look at the condition of the skip: it holds for a causal mask and contiguous shards only (not causal or step <= rank computes)"},
     {"cp.skip_block", "past-skipped", "{Ranks} leave{s} out the blocks that the causal mask shows and compute{s} those that it hides",

@@ -98,7 +98,9 @@ static const struct site *site_of(const struct evidence *e, const struct context
     if (!backward && moves && context_moves(e->config, false) != context_site("cp.kv_hop")) return context_moves(e->config, false); /* without a ring no such site is passed */
     if (!backward) return inference->site;
     bool step = !strcmp(inference->word, "skipped-step") || !strcmp(inference->word, "doubled") || !strcmp(inference->word, "last-block-only") || !strcmp(inference->word, "missing") || !strcmp(inference->word, "nothing");
-    if (!queries) return step ? context_site("cp.dq_step") : inference->site;
+    const struct context_comparison *c = e->context ? e->context->comparison : NULL;
+    bool alone = inference->site == context_site("cp.skip_block") && c && !context_comparison_any(c, CONTEXT_OUT) && !context_comparison_any(c, CONTEXT_LSE); /* the forward left nothing out */
+    if (!queries) return step || alone ? context_site("cp.dq_step") : inference->site;
     bool ring = context_moves(e->config, true) == context_site("cp.dkv_hop"), none = !strcmp(inference->word, "nothing");
     if (was_overwritten(e, context_moves(e->config, true))) return context_moves(e->config, true);
     if (none && !is_zero(e, rank)) return context_moves(e->config, true); /* something else is there */
@@ -116,7 +118,7 @@ static void find_rows(const struct evidence *e, struct check_output *output, con
     free(room);
     if (inference.word && check_is_attention(e) && e->context && e->context->variations) {
         struct context_inference seen = context_infer_of(e); /* blocks that a mask hides are left out: then the mask is at fault */
-        if (seen.word && (!strcmp(seen.word, "masked-too-much") || !strcmp(seen.word, "wrong-group") || (!f->backward && !strcmp(seen.word, "first-kept")))) inference = seen;
+        if (seen.word && (!strcmp(seen.word, "masked-too-much") || !strcmp(seen.word, "wrong-group") || !strcmp(seen.word, "wrong-positions") || (!f->backward && !strcmp(seen.word, "first-kept")))) inference = seen;
     } else if (inference.word && !f->backward && consumption_lost_in_merge(e->parallel)) {
         inference = (struct context_inference){.word = "first-kept", .site = context_site("cp.merge"), .step = -1, .first_rank = -1,
                                                .text = "blocks that the backward has are not in the output: they are computed and not merged"};
