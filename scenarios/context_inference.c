@@ -368,7 +368,8 @@ static struct context_inference infer_mask(const struct run_config *config, cons
     const struct influence_cell *first = NULL, *part = NULL;
     bool in_parts = false;
     int rank = -1, part_rank = -1, members = layout_cp(&config->layout);
-    for (int r = 0; r < chunks; r++) {
+    /* Joint queries are on every member, right on one and wrong on another: the members' own say it. */
+    for (int r = 0; r < (members > 1 ? members : chunks); r++) {
         for (int c = 0; c < chunks; c++) {
             const struct influence_cell *cell = &f->cells[r * chunks + c];
             extra += cell->extra;
@@ -445,6 +446,11 @@ static struct context_inference infer_weights(const struct run_config *config, c
     double total = m->total[rank], should = m->total_due[rank];
     (void)ranks;
     if (total == 0) return infer("zeros", "cp.accumulate", rank, -1, "the output of rank %d is 0", rank);
+    bool alike = m->block_spread[rank] < 1e-6;
+    if (alike && total > 1 + 1e-6)
+        return infer("not-normalised", "cp.merge", rank, -1, "every block weighs the same on rank %d, and all keys together %.6g of it where %.6g is due: results are added up without being weighed", rank, total, should);
+    if (alike && m->block_total[rank] > 0)
+        return infer("plain-average", "cp.merge", rank, -1, "every block gets the same weight whatever its log-sum-exp: results are averaged");
     if (total < should - 1e-9 && !config->attention.sinks && fabs(m->exponent - 1) < 1e-6 && m->misfit < 1e-6)
         return infer("diluted", "cp.out_init", rank, -1, "all keys together get %.6g of the softmax on rank %d where %.6g is due, each its due share of that: something without values takes the rest, what results are merged into was not empty", total, rank, should);
     bool even = fabs(m->exponent - 1) < 1e-6 && m->misfit < 1e-6;
@@ -524,7 +530,7 @@ struct context_inference context_infer(const struct run_config *config, const st
     if (inference.word || mass_is_right(&v->mass, ranks, &rank)) return inference;
     bool even = fabs(v->mass.exponent - 1) < 1e-6 && v->mass.misfit < 1e-6; /* all weigh as they must against each other */
     if (v->mass.total[rank] == 0) return infer_weights(config, v, ranks, rank);
-    if (v->alone > 1e-9 && !even && !(v->mass.misfit < 0.05) && fabs(v->mass.total[rank] - v->mass.total_due[rank]) < 1e-9)
+    if (v->alone > 1e-9 && !even && !(v->mass.misfit < 0.05) && (config->attention.sinks || fabs(v->mass.total[rank] - v->mass.total_due[rank]) < 1e-9))
         return infer("alone-too", "cp.softmax_scale", rank, -1, "one rank alone, with no block to merge, is off by %.3g too: it is not the merge but what a block itself computes, its scale for one", v->alone);
     inference = infer_joint(config, &v->mass, ranks);
     return inference.word ? inference : infer_weights(config, v, ranks, rank);

@@ -61,14 +61,16 @@ bool consumption_lost_in_merge(const struct record *record)
     return any;
 }
 
-/* Each rank's own chunk has all of the softmax. */
+/* Each rank's own chunk, with the joint rows, has all of the softmax that any has. */
 static bool own_is_whole(const struct evidence *e)
 {
     const struct context_variations *v = e->context->variations;
     int members = layout_cp(&e->config->layout);
     if (!v || !v->mass.got || v->mass.failed) return false;
     for (int r = 0; r < e->parallel->ranks; r++) {
-        if (!(fabs(v->mass.got[r * v->mass.chunks + r % members] - v->mass.total_due[r]) < 1e-9)) return false;
+        const double *got = v->mass.got + (int64_t)r * v->mass.chunks;
+        double own = got[r % members] + (v->mass.chunks > members ? got[members] : 0);
+        if (!(fabs(own - v->mass.total[r]) < 1e-9 && own > 0)) return false;
     }
     return true;
 }

@@ -87,6 +87,26 @@ static void close_multiples(const struct mass *m, int ranks, const double *count
     }
 }
 
+/* Blocks of a row that weigh the same whatever is due: the own one, which may have the sink too, only where there is no sink. */
+static void add_blocks(const struct mass *m, int rank, int members, bool sinks, const double *got, const double *due, double *count)
+{
+    double least = INFINITY, most = -INFINITY, sum = 0;
+    int seen = 0, own = rank % members;
+    for (int c = 0; c < members; c++) {
+        bool joint = c == own && m->chunks > members;
+        double total = got[c] + (joint ? got[members] : 0), should = due[c] + (joint ? due[members] : 0);
+        if (should < 1e-9 || (c == own && sinks)) continue;
+        least = fmin(least, total);
+        most = fmax(most, total);
+        sum += total;
+        seen++;
+    }
+    if (seen < 2) return;
+    m->block_total[rank] += sum / seen;
+    m->block_spread[rank] = fmax(m->block_spread[rank], isfinite(sum) ? most - least : INFINITY);
+    count[rank]++;
+}
+
 /* For the fit: logs of weights of chunks, as due and as got, a row's differences from that of its first chunk. */
 struct fit { double xx, xy, yy; int64_t count; };
 
@@ -142,6 +162,9 @@ static void vary_mass(struct vary *w)
     double **lists[] = {&m->got, &m->due, &m->worst, &m->multiple, &m->spread}, *count = arena_zalloc(w->v->arena, (size_t)(ranks * chunks) * sizeof *count);
     for (int i = 0; i < 5; i++) *lists[i] = arena_zalloc(w->v->arena, (size_t)(ranks * chunks) * sizeof(double));
     m->total = arena_zalloc(w->v->arena, (size_t)ranks * sizeof(double));
+    m->block_total = arena_zalloc(w->v->arena, (size_t)ranks * sizeof(double));
+    m->block_spread = arena_zalloc(w->v->arena, (size_t)ranks * sizeof(double));
+    double *seen = arena_zalloc(w->v->arena, (size_t)ranks * sizeof *seen);
     m->total_due = arena_zalloc(w->v->arena, (size_t)ranks * sizeof(double));
     struct attention_inputs_data *changed = attention_inputs_copy(in);
     struct fit *fits = arena_zalloc(w->v->arena, (size_t)ranks * sizeof *fits), fit = {0};
@@ -169,6 +192,7 @@ static void vary_mass(struct vary *w)
                 if (chunks > width) continue;
                 fit_row(m, &fits[r], got, should);
                 add_multiples(m, r, r % w->members, got, should, count);
+                add_blocks(m, r, w->members, in->sinks != NULL, got, should, seen);
             }
         }
         record_free(record);
@@ -176,6 +200,10 @@ static void vary_mass(struct vary *w)
     }
     close_multiples(m, ranks, count);
     fit = fit_of_wrong(m, fits, ranks);
+    for (int r = 0; r < ranks; r++) {
+        m->block_total[r] = seen[r] > 0 ? m->block_total[r] / seen[r] : NAN;
+        if (!(seen[r] > 0)) m->block_spread[r] = NAN;
+    }
     if (fit.count > 0 && fit.xx > 0) {
         m->exponent = fit.xy / fit.xx;
         m->misfit = sqrt(fmax(0, fit.yy - fit.xy * fit.xy / fit.xx) / (double)fit.count);
@@ -270,13 +298,14 @@ static void vary_lse(struct vary *w)
 
 /* ---- flags ---- */
 
-static double distance(const struct vary *w, const struct record *record, const double *due, const struct record *other, bool *ret_equal)
+static double distance(const struct vary *w, const struct record *record, const double *due, const struct record *other, bool *ret_equal, double *ret_of_rank /* [ranks] or NULL */)
 {
     int64_t width = w->inputs->heads * w->inputs->head_dim;
     double difference = 0, norm = 0;
     *ret_equal = true;
     for (int r = 0; r < record->ranks; r++) {
         const struct attention_part *p = record->rank[r].attention;
+        double difference_before = difference, norm_before = norm;
         for (int64_t i = 0; i < p->batch * p->rows; i++) {
             const double *should = other ? other->rank[r].attention->out + i * width : due + ((p->first_sequence + i / p->rows) * w->inputs->seq + p->positions[i]) * width;
             *ret_equal = *ret_equal && vary_same_bits(p->out + i * width, should, (size_t)width);
@@ -286,6 +315,8 @@ static double distance(const struct vary *w, const struct record *record, const 
                 norm += should[j] * should[j];
             }
         }
+        double of_rank = difference - difference_before;
+        if (ret_of_rank) ret_of_rank[r] = !isfinite(of_rank) ? INFINITY : of_rank == 0 ? 0 : sqrt(of_rank) / fmax(sqrt(norm - norm_before), 1e-300);
     }
     if (!isfinite(difference)) return INFINITY;
     return difference == 0 ? 0 : sqrt(difference) / fmax(sqrt(norm), 1e-300);
@@ -338,14 +369,15 @@ static void vary_flag(struct vary *w, enum flag_kind kind, const struct record *
             bool equal, moved_not;
             int64_t count = w->inputs->sequences * w->inputs->seq * w->inputs->heads * w->inputs->head_dim;
             double difference = 0, norm = 0;
-            pass->error = distance(w, record, due.results.out, NULL, &equal);
+            pass->of_rank = arena_zalloc(w->v->arena, (size_t)record->ranks * sizeof *pass->of_rank);
+            pass->error = distance(w, record, due.results.out, NULL, &equal, pass->of_rank);
             for (int64_t i = 0; i < count; i++) {
                 difference += (due.results.out[i] - was.results.out[i]) * (due.results.out[i] - was.results.out[i]);
                 norm += was.results.out[i] * was.results.out[i];
             }
             pass->due = sqrt(difference / fmax(norm, 1e-300));
             if (same_rows(record, base)) {
-                pass->got = distance(w, record, NULL, base, &moved_not);
+                pass->got = distance(w, record, NULL, base, &moved_not, NULL);
                 pass->ignored = pass->due > VARY_FP64_LIMIT && pass->got == 0;
             } else {
                 pass->got = NAN;
@@ -370,7 +402,7 @@ static void vary_alone(struct vary *w)
     config.attention.backward = false;
     struct vary_due due = vary_reference(w, &config, w->inputs, false);
     struct record *record = w->stopped ? NULL : vary_run(w, &config, w->inputs);
-    if (vary_is_whole(record)) w->v->alone = distance(w, record, due.results.out, NULL, &equal);
+    if (vary_is_whole(record)) w->v->alone = distance(w, record, due.results.out, NULL, &equal, NULL);
     record_free(record);
     free(due.memory);
 }

@@ -43,6 +43,8 @@ struct mass {
     double *total_due;
     double *multiple, *spread;        /* [rank][chunk]: how many times a chunk's due weight, against the rank's own chunk's (or the first there is): geometric
                                          mean over rows and heads, and the deviation of its logs; NAN: no row has both */
+    double *block_total, *block_spread; /* [rank]: what a block's keys get together on a row that sees several, mean over rows; largest difference of two of them on
+                                         one row: 0 where blocks are not weighed. The own block has the joint keys. NAN: no such row, or not made */
     double exponent, misfit;          /* got weights of chunks as powers of the due ones, over the ranks where any is wrong: 1 right, 0 a plain average; NAN:
                                          nothing to fit. misfit: rms of logs */
     bool failed;
@@ -64,7 +66,7 @@ extern const char *const flag_names[FLAG_KINDS];
 struct flag_pass {
     bool made, refused; char why[320];
     bool on;                          /* what it was turned to */
-    double error;                     /* of the changed run from the changed reference */
+    double error, *of_rank;           /* of the changed run from the changed reference, over all rows; over those of each rank */
     double due, got;                  /* how far reference and run moved, relative */
     bool ignored;                     /* the run did not move at all, and the reference did */
     bool failed;

@@ -57,7 +57,7 @@ static void compare_influence(const struct vary *w, struct influence *f, const s
             if (changed && !due) note_extra(w, group, sequence, query, key);
         }
     }
-    for (int c = 0; c < f->chunks; c++) group->partly += seen[c] > 0 && unseen[c] > 0;
+    for (int c = 0; c < (w->members > 1 ? w->members : f->chunks); c++) group->partly += seen[c] > 0 && unseen[c] > 0;
     free(seen);
 }
 

@@ -45,6 +45,7 @@ static void run(const struct evidence *e, struct check_output *output)
         else finding_say(&finding, "with %s turned %s the output is off by %.3g, and right as the scenario has it", flag_names[k], p->on ? "on" : "off", p->error);
         for (int r = 0; r < e->parallel->ranks; r++) {
             finding.place.rank = r;
+            if (!p->ignored && p->of_rank[r] <= limit) continue;
             check_find(output, &finding);
         }
     }
