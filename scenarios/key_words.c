@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "scenarios/key_use.h"
 #include "scenarios/keys.h"
 #include "scenarios/locale_c.h"
 #include "scenarios/spelling.h"
@@ -143,7 +144,8 @@ const char *key_example(const struct key *key, char text[KEY_WORDS])
     locale_c_leave(locale);
     bool of_fault = !strncmp(key->path, "faults[].at.", 12), left_out = of_fault && key->there && !*key->there;
     if (of_fault && !left_out) phrase_add(&phrase, "--fault loss-divided-twice@%s=1+2", key->path + 12);
-    else if (!left_out) phrase_add(&phrase, "--set %s=%s", key->path, value);
+    char needs[96];
+    if (!of_fault && !left_out) phrase_add(&phrase, "%s--set %s=%s", key_needs(key, needs, sizeof needs), key->path, value);
     return text;
 }
 

@@ -20,6 +20,7 @@
 #include "scenarios/locale_c.h"
 #include "scenarios/overrides.h"
 #include "scenarios/spelling.h"
+#include "scenarios/key_use.h"
 #include "scenarios/validate.h"
 #include "sim/arena.h"
 
@@ -251,7 +252,7 @@ static bool load(struct reader *reader, const struct scenario_options *options, 
     choose_plugin(reader, draft);
     set_names(scenario, reader->file);
     if (options->seed_given) scenario->config.seed = options->seed;
-    return validate_scenario(reader, draft) && prepare_plugin(reader, draft) && find_weights(reader, draft) && load_text(reader, draft) &&
+    return key_use_check(reader, scenario->config.workload, scenario->config.layout.context.method) && validate_scenario(reader, draft) && prepare_plugin(reader, draft) && find_weights(reader, draft) && load_text(reader, draft) &&
            read_faults(reader, options, scenario) && read_expectation(reader, &scenario->expect) &&
            validate_size(reader, scenario);
 }

@@ -3,6 +3,7 @@
 #include <cjson/cJSON.h>
 #include <math.h>
 
+#include "scenarios/key_use.h"
 #include "scenarios/keys.h"
 #include "support/scenario_files.h"
 #include "tests/support/run_suite.h"
@@ -52,16 +53,27 @@ static const cJSON *find(const char *path)
 }
 
 /* The scenario that a --set path=value makes of the smallest one with a fault; NULL and an error else. */
-static struct scenario *load_with(const char *key_path, const char *value, struct error *ret_error)
+static struct scenario *load_in(const char *workload, const char *method, const char *key_path, const char *value, struct error *ret_error)
 {
     char path[128];
     bool of_fault = !strncmp(key_path, "faults[].", 9);
     snprintf(path, sizeof path, "%s%s", of_fault ? "faults.0." : "", of_fault ? key_path + 9 : key_path);
-    struct override override = {path, value};
-    struct scenario_options options = {.overrides_count = 1, .overrides = &override};
+    struct override overrides[] = {{"workload", workload}, {"parallel.context.method", method}, {path, value}};
+    struct scenario_options options = {.overrides_count = 3, .overrides = overrides};
     bool is_parallel = !strcmp(key_path, "faults[].site") || !strcmp(key_path, "faults[].do");
     return files_load_with(of_fault && !is_parallel ? "{\"parallel\":{},\"faults\":[{\"fault\":\"loss-not-divided\"}]}" : "{\"parallel\":{}}",
                            &options, ret_error);
+}
+
+/* The same, in a workload and with a method that read the key. */
+static struct scenario *load_with(const char *key_path, const char *value, struct error *ret_error)
+{
+    static const char *const workloads[] = {"train", "denoise", "attention"}, *const methods[] = {"ring", "usp"};
+    const struct key *key = key_find(key_path);
+    int workload = 0, method = 0;
+    while (workload < 2 && !key_is_read(key, (enum workload)workload, NULL)) workload++;
+    while (method < 1 && !key_is_read(key, (enum workload)workload, methods[method])) method++;
+    return load_in(workloads[workload], methods[method], key_path, value, ret_error);
 }
 
 static void walk(const cJSON *at, const char *path, int *count)
@@ -106,7 +118,7 @@ START_TEST(defaults)
         const cJSON *value = member(find(key->path), "default");
         if (!value || !strncmp(key->path, "faults", 6)) continue;
         char *text = cJSON_PrintUnformatted(value);
-        struct scenario *s = load_with(key->path, text, &error);
+        struct scenario *s = load_in("train", "ring", key->path, text, &error);
         if (!s) files_report(key->path, &error);
         ck_assert_msg(!memcmp(&s->config.model, &plain->config.model, sizeof s->config.model), "%s", key->path);
         ck_assert_msg(!memcmp(&s->config.layout, &plain->config.layout, sizeof s->config.layout), "%s", key->path);
@@ -297,6 +309,44 @@ START_TEST(example_values)
 }
 END_TEST
 
+/* What a workload or a method does not read is refused where it says something, and accepted where it says what holds anyway. */
+START_TEST(nothing_is_ignored)
+{
+    static const char *const workloads[] = {"train", "denoise", "attention"}, *const methods[] = {"ring", "all_gather", "ulysses", "usp"};
+    int refused = 0, plain = 0;
+    for (int i = 0; i < key_count(); i++) {
+        const struct key *key = key_at(i);
+        char words[KEY_WORDS], text[160];
+        const char *value = strrchr(key_example(key, words), '=');
+        if (!value || strchr(key->path, '[') || key->nullable || !strcmp(key->path, "model.weights")) continue;
+        value = strstr(words, key->path) ? strstr(words, key->path) + strlen(key->path) + 1 : value + 1;
+        char given[KEY_WORDS];
+        snprintf(given, sizeof given, "%.*s", (int)strcspn(value, " '"), value);
+        for (int k = 0; k < 12; k++) {
+            if (key_is_read(key, (enum workload)(k / 4), methods[k % 4])) continue;
+            ck_assert_msg(key_used_by(key, text, sizeof text)[0], "%s", key->path);
+            struct error error = {0};
+            struct override overrides[] = {{"workload", workloads[k / 4]}, {"parallel.context.method", methods[k % 4]}, {key->path, given}};
+            struct scenario *s = files_load_with("{\"parallel\":{}}", &(struct scenario_options){.overrides_count = 3, .overrides = overrides}, &error);
+            size_t quote = *key->fallback == '"', length = strlen(given);
+            bool none = *key->fallback == '=' && (!strcmp(given, "false") || !strcmp(given, "0") || !strcmp(given, "null"));
+            bool is_default = none || (*key->fallback != '=' && !strncmp(given, key->fallback + quote, length) && strlen(key->fallback) == length + 2 * quote);
+            if (s) plain++;
+            else refused++;
+            ck_assert_msg(s ? is_default : strstr(error.message, "does not read") && strstr(error.message, key->path) && strstr(error.message, "read by"), "%s=%s with %s, %s: %s", key->path, given,
+                          workloads[k / 4], methods[k % 4], s ? "accepted" : error.message);
+            scenario_free(s);
+            if (*key->fallback == '=') continue;
+            overrides[2].value = key->fallback;
+            s = files_load_with("{\"parallel\":{}}", &(struct scenario_options){.overrides_count = 3, .overrides = overrides}, &error);
+            ck_assert_msg(s || !strstr(error.message, "does not read"), "%s=%s, its default: %s", key->path, key->fallback, error.message);
+            scenario_free(s);
+        }
+    }
+    ck_assert_int_gt(refused, 200);
+}
+END_TEST
+
 START_TEST(looked_up)
 {
     ck_assert_str_eq(key_look_up("parallel.fsdp.zero")->path, "parallel.fsdp.zero");
@@ -330,6 +380,7 @@ int main(void)
     tcase_add_test(tcase, same_keys);
     tcase_add_test(tcase, defaults);
     tcase_add_test(tcase, choices);
+    tcase_add_test(tcase, nothing_is_ignored);
     tcase_add_test(tcase, ranges);
     tcase_add_test(tcase, types);
     tcase_add_test(tcase, empty_and_null);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "scenarios/key_use.h"
 #include "scenarios/keys.h"
 #include "scenarios/spelling.h"
 #include "tools/command.h"
@@ -44,6 +45,7 @@ static void print_key(const struct key *key, const struct terminal *t)
     terminal_paragraph(t, 2, "allowed", LABEL, STYLE_DIM, allowed_words(key, allowed));
     if (!is_section(key)) terminal_paragraph(t, 2, "default", LABEL, STYLE_DIM, key_default(key, words));
     if (key_there(key, words)[0]) terminal_paragraph(t, 2, "there", LABEL, STYLE_WARN, words);
+    if (key_used_by(key, words, sizeof words)[0]) terminal_paragraph(t, 2, "read by", LABEL, STYLE_DIM, words);
     if (key_example(key, words)[0]) terminal_paragraph(t, 2, "example", LABEL, STYLE_DIM, words);
 }
 
@@ -89,7 +91,7 @@ static void print_cell(const char *text)
 
 static void print_row(const struct key *key)
 {
-    char text[ALLOWED_TEXT + 8], words[KEY_WORDS], allowed[ALLOWED_TEXT];
+    char text[ALLOWED_TEXT + KEY_WORDS], words[KEY_WORDS], allowed[ALLOWED_TEXT];
     snprintf(text, sizeof text, "`%s`", key->path);
     printf("|");
     print_cell(text);
@@ -97,7 +99,8 @@ static void print_row(const struct key *key)
     if (*key->fallback == '=') snprintf(text, sizeof text, "%s", key_default(key, words));
     else snprintf(text, sizeof text, "`%s`", key_default(key, words));
     print_cell(is_section(key) ? "" : text);
-    snprintf(text, sizeof text, "%s%s%s", key->what, key_there(key, words)[0] ? "; " : "", words);
+    char by[160];
+    snprintf(text, sizeof text, "%s%s%s%s%s", key->what, key_there(key, words)[0] ? "; " : "", words, key_used_by(key, by, sizeof by)[0] && !is_section(key) ? "; read by " : "", is_section(key) ? "" : by);
     print_cell(text);
     printf("\n");
 }
