@@ -133,6 +133,12 @@ broken 23 "wire 7"
 broken 24 "out and in overlap"
 broken 25 "positions of member 3 in sequence 0; there are 3 members"
 
+broken 28 "all_to_all_uneven: sends 2 elements to itself and receives 1"
+broken 29 "all_gather: count -1 for member 0"
+broken 30 "positions of member 0 in sequence -1"
+broken 31 "send: count -1"
+broken 32 "a workspace that was freed"
+
 # ---- what ends the process ----
 ended() { # ended NAME WORDS: an all-reduce on rank 1
     start=$(date +%s)
@@ -243,6 +249,9 @@ refused "$wrong/bad_nameless.so" 'has no name'
 refused "$wrong/bad_empty.so" 'brings nothing'
 refused "$wrong/bad_taken.so" "hpsim has an algorithm 'ring' of all_reduce of its own"
 refused "$wrong/bad_operation.so" "of the operation 'all_sum'"
+refused "$wrong/bad_two_algorithms.so" "brings two algorithms of the name 'mine'"
+refused "$wrong/bad_two_schedules.so" "brings two schedules of the name 'backwards'"
+refused "$wrong/bad_two_losses.so" "brings two loss normalizations of the name 'mine'"
 refused "$wrong/bad_expression.so" "scale '1/Q'"
 run 2 train.json --set plugin="$wrong/bad_schedule.so" --set parallel.pipeline.schedule=backwards
 grep -qF 'is the backward of micro-batch 0 before its forward' o.txt || fail 'a schedule that cannot be run'
@@ -252,6 +261,12 @@ run 2 attention.json --set plugin="$wrong/misuse.so"
 grep -qF 'has no backward' o.txt || fail 'an attention without a backward'
 run 2 attention.json --set plugin="$wrong/misuse.so" --set attention.backward=false --set model.window=1017
 grep -qF 'refuses: this window is the one that it does not like' o.txt || fail 'an attention that refuses'
+# How many sequences an attention is told of, when it is asked and when it is called, is the same.
+sed 's/"workload": "attention", "model": {/"workload": "denoise", "model": {"layers": 1, "dim": 24, "ffn": 20, /' attention.json >denoise.json
+run 2 attention.json --set plugin="$wrong/misuse.so" --set attention.backward=false --set attention.batch=3 --set model.window=1033
+grep -qF 'refuses: 3 sequences' o.txt || { fail 'sequences told to an attention'; cat o.txt; }
+run 2 denoise.json --set plugin="$wrong/misuse.so" --set attention.batch=3 --set model.window=1033
+grep -qF 'refuses: 3 sequences' o.txt || { fail 'sequences told to an attention in denoise'; cat o.txt; }
 run 1 train.json --set plugin="$wrong/bad_crashes.so"
 grep -qF "bad_crashes.so', loading: it ended by abort()" o.txt || fail 'a crash while it is loaded'
 

@@ -256,7 +256,6 @@ static bool ask(const struct plugin *plugin, const struct run_config *config, st
     const struct context_layout *layout = context_layout_find(config->layout.context.layout);
     const struct model_config *m = &config->model;
     int members = layout_cp(&config->layout);
-    bool apart = config->workload == WORKLOAD_ATTENTION;
     if (!method->refuses) return true;
     ASSERT(layout);
     int64_t *rows = memory_alloc((size_t)members * sizeof *rows);
@@ -265,7 +264,7 @@ static bool ask(const struct plugin *plugin, const struct run_config *config, st
     struct hpsim_shape shape = {
         .size = sizeof shape, .members = members, .heads = m->heads / config->layout.tp, .kv_heads = m->kv_heads / config->layout.tp, .head_dim = m->head_dim,
         .causal = m->causal, .documents = m->document_mask, .seq = m->seq, .window = m->window, .rows_of = rows,
-        .batch = apart ? config->attention.batch : layout_sequences_per_microbatch(config),
+        .batch = config->workload == WORKLOAD_TRAIN ? layout_sequences_per_microbatch(config) : config->attention.batch,
     };
     watch_enter(plugin->watch, &plugin->watch->slots[0], "attention, asked whether it refuses");
     bool refuses = method->refuses(&shape, why, WHY) != 0;

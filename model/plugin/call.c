@@ -19,6 +19,7 @@ int call_misused(struct hpsim_call *call, int status, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(what, sizeof what, format, arguments);
     va_end(arguments);
+    if (call->refused == HPSIM_OK) call->refused = status;
     if (call->operation && call->operation->recording) return status; /* asked beforehand: it will do it again when it counts */
     const struct site *site = call->context ? &site_plugin_send : &site_plugin_collective;
     communicator_misused(call->communicator, site, call->where, call->what, call->slot->last, what);
@@ -31,6 +32,7 @@ void call_begin(struct hpsim_call *call, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(call->slot->last, sizeof call->slot->last, format, arguments);
     va_end(arguments);
+    call->refused = HPSIM_OK;
     snprintf(call->note, sizeof call->note, "in plug-in '%s', %s: %s", call->plugin->name, call->what, call->slot->last);
     watch_call(call->slot);
 }
@@ -150,7 +152,8 @@ static int positions(struct hpsim_call *call, int member, int64_t sequence, int3
     if (good) context_positions(call->context, member, sequence, ret_positions);
     call_end(call);
     if (good) return HPSIM_OK;
-    return call_misused(call, HPSIM_WRONG_ARGUMENT, "positions of member %d in sequence %lld; there are %d members and %lld sequences%s", member, (long long)sequence,
+    bool is_member = member >= 0 && member < call->group->size;
+    return call_misused(call, !is_member ? HPSIM_WRONG_MEMBER : ret_positions ? HPSIM_WRONG_ARGUMENT : HPSIM_WRONG_POINTER, "positions of member %d in sequence %lld; there are %d members and %lld sequences%s", member, (long long)sequence,
                         call->group->size, (long long)call->context->batch, ret_positions ? "" : ", and the result has no place (NULL)");
 }
 

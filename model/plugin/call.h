@@ -42,6 +42,7 @@ struct hpsim_call {
     struct call_block *blocks;
     struct hpsim_transfer *transfers, **transfers_end;
     struct call_stream *streams;
+    int refused;                    /* the status of what was first done against the rules since call_begin; HPSIM_OK: nothing */
     bool met_nan;                   /* something that came in was not a number */
     char note[WATCH_OPERATION + WATCH_LAST + 96]; /* for reports of a deadlock */
 };

@@ -19,7 +19,7 @@ static size_t *counts_of(struct hpsim_call *call, const char *what, const int64_
     *ret_sum = 0;
     if (!counts) return call_misused(call, HPSIM_WRONG_POINTER, "%s: counts are NULL", what), NULL;
     for (int i = 0; i < size; i++) {
-        if (counts[i] < 0) return call_misused(call, HPSIM_WRONG_COUNT, "%s: count %lld for member %d", what, (long long)counts[i], i), NULL;
+        if (counts[i] < 0 || counts[i] > INT64_MAX - *ret_sum) return call_misused(call, HPSIM_WRONG_COUNT, "%s: count %lld for member %d", what, (long long)counts[i], i), NULL;
         list[i] = (size_t)counts[i];
         *ret_sum += counts[i];
     }
@@ -62,7 +62,7 @@ int call_all_gather(struct hpsim_call *call, const void *in, void *out, const in
         call_look_at_arrived(call, out, (size_t)whole);
     }
     call_end(call);
-    return good ? HPSIM_OK : HPSIM_WRONG_ARGUMENT;
+    return call->refused;
 }
 
 int call_all_to_all(struct hpsim_call *call, const void *in, void *out, int64_t count, enum hpsim_wire wire)
@@ -76,7 +76,7 @@ int call_all_to_all(struct hpsim_call *call, const void *in, void *out, int64_t 
         call_look_at_arrived(call, out, (size_t)whole);
     }
     call_end(call);
-    return good ? HPSIM_OK : HPSIM_WRONG_ARGUMENT;
+    return call->refused;
 }
 
 int call_all_to_all_uneven(struct hpsim_call *call, const void *in, const int64_t *send_counts, void *out, const int64_t *receive_counts, enum hpsim_wire wire)
@@ -96,7 +96,7 @@ int call_all_to_all_uneven(struct hpsim_call *call, const void *in, const int64_
         call_look_at_arrived(call, out, (size_t)received);
     }
     call_end(call);
-    return good ? HPSIM_OK : HPSIM_WRONG_ARGUMENT;
+    return call->refused;
 }
 
 int call_barrier(struct hpsim_call *call)

@@ -30,8 +30,9 @@
  * of hpsim. Endless is what makes no call and does not return for 10 seconds of processor time; HPSIM_PLUGIN_SECONDS in
  * the environment sets another number, 0 none (for a debugger: it is the child process that runs the plug-in).
  *
- * Versions: HPSIM_ABI changes where something below changes its meaning; what is only added goes to the end of a struct,
- * whose first field says how long it is for who made it. */
+ * Versions: HPSIM_ABI changes where something below changes its meaning; what is only added goes to the end of a struct that
+ * has a field `size`, which says how long it is for who made it. The others (hpsim_attention_method, hpsim_algorithm,
+ * hpsim_action, hpsim_schedule, hpsim_loss) stay as they are within one HPSIM_ABI. */
 #ifndef HPSIM_H
 #define HPSIM_H
 

@@ -77,6 +77,34 @@ static bool description_fits(struct plugin *plugin, const struct hpsim_descripti
     return error_input(error, "plug-in '%.300s' brings nothing: no attention, algorithm, schedule or loss", plugin->path);
 }
 
+static bool twice(const struct plugin *plugin, const char *kind, const char *name, struct error *error)
+{
+    return error_input(error, "plug-in '%.300s' brings two %ss of the name '%s'; allowed: one", plugin->path, kind, name);
+}
+
+/* A run would take one of two and say nothing of the other. Algorithms of different operations may share a name. */
+static bool names_differ(const struct plugin *plugin, struct error *error)
+{
+    const struct hpsim_description *d = &plugin->description;
+    for (int i = 0; i < d->algorithms_count; i++) {
+        const struct hpsim_algorithm *a = &d->algorithms[i];
+        for (int j = 0; j < i; j++) {
+            if (!strcmp(d->algorithms[j].name, a->name) && !strcmp(d->algorithms[j].operation, a->operation)) return twice(plugin, "algorithm", a->name, error);
+        }
+    }
+    for (int i = 0; i < d->schedules_count; i++) {
+        for (int j = 0; j < i; j++) {
+            if (!strcmp(d->schedules[j].name, d->schedules[i].name)) return twice(plugin, "schedule", d->schedules[i].name, error);
+        }
+    }
+    for (int i = 0; i < d->losses_count; i++) {
+        for (int j = 0; j < i; j++) {
+            if (!strcmp(d->losses[j].name, d->losses[i].name)) return twice(plugin, "loss normalization", d->losses[i].name, error);
+        }
+    }
+    return true;
+}
+
 static bool describe(struct plugin *plugin, struct error *error)
 {
     const struct hpsim_description *(*entry)(void) = NULL;
@@ -88,7 +116,7 @@ static bool describe(struct plugin *plugin, struct error *error)
     }
     memcpy(&entry, &symbol, sizeof entry); /* POSIX: a function's address is an object's */
     return description_fits(plugin, entry(), error) && plugin_algorithms_make(plugin, error) && plugin_schedules_make(plugin, error) &&
-           plugin_losses_make(plugin, error);
+           plugin_losses_make(plugin, error) && names_differ(plugin, error);
 }
 
 struct plugin *plugin_open(const char *path, struct plugin_watch *watch, struct error *error)

@@ -40,7 +40,7 @@ static int judge(struct hpsim_call *call, int peer, int tag, const void *data, i
     if (peer == call->group->me) return call_misused(call, HPSIM_WRONG_MEMBER, "%s: member %d is this rank itself", what, peer);
     if (tag < 0 || tag >= TAGS) return call_misused(call, HPSIM_WRONG_TAG, "%s: tag %d; allowed: 0 to %d", what, tag, TAGS - 1);
     if (wire != HPSIM_WIRE_FULL && wire != HPSIM_WIRE_ACTIVATION) return call_misused(call, HPSIM_WRONG_ARGUMENT, "%s: wire %d", what, (int)wire);
-    return call_range_fits(call, data, count, !is_send, what) ? HPSIM_OK : HPSIM_WRONG_COUNT;
+    return call_range_fits(call, data, count, !is_send, what) ? HPSIM_OK : call->refused;
 }
 
 /* Says what is about to be done, in the words of every report. */
@@ -114,10 +114,10 @@ int call_wait(struct hpsim_call *call, struct hpsim_transfer *transfer)
     return HPSIM_OK;
 }
 
-/* NULL may be misuse, which was noted. */
-static int wait_at_once(struct hpsim_call *call, struct hpsim_transfer *t, int status)
+/* NULL is misuse, which was noted. */
+static int wait_at_once(struct hpsim_call *call, struct hpsim_transfer *t)
 {
-    return t ? call_wait(call, t) : status;
+    return t ? call_wait(call, t) : call->refused;
 }
 
 struct hpsim_transfer *call_send_start(struct hpsim_call *call, int to, int tag, const void *data, int64_t count, enum hpsim_wire wire)
@@ -132,10 +132,10 @@ struct hpsim_transfer *call_receive_start(struct hpsim_call *call, int from, int
 
 int call_send(struct hpsim_call *call, int to, int tag, const void *data, int64_t count, enum hpsim_wire wire)
 {
-    return wait_at_once(call, start(call, true, to, tag, data, count, wire), HPSIM_WRONG_ARGUMENT);
+    return wait_at_once(call, start(call, true, to, tag, data, count, wire));
 }
 
 int call_receive(struct hpsim_call *call, int from, int tag, void *data, int64_t count, enum hpsim_wire wire)
 {
-    return wait_at_once(call, start(call, false, from, tag, data, count, wire), HPSIM_WRONG_ARGUMENT);
+    return wait_at_once(call, start(call, false, from, tag, data, count, wire));
 }

@@ -3,12 +3,14 @@
 #include <hpsim.h>
 #include <fenv.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum rule {
     NONE, WRONG_MEMBER, TOO_MANY, INTO_INPUT, WAIT_TWICE, NEVER_WAIT, FREE_INPUT, FREE_TWICE, BEHIND_OUT, TO_INPUT, UNFILLED, CHANGE_SENT,
-    RETURNS, CRASH, LOOP, TAG, NO_COUNTS, REFUSES, WAIT_FOR_NOTHING, NULL_DATA, SELF_UNEVEN, LSE_LEFT, CRASH_EARLY, WIRE, OVERLAP, POSITIONS, ROUNDING, WILD
+    RETURNS, CRASH, LOOP, TAG, NO_COUNTS, REFUSES, WAIT_FOR_NOTHING, NULL_DATA, SELF_UNEVEN, LSE_LEFT, CRASH_EARLY, WIRE, OVERLAP, POSITIONS, ROUNDING, WILD,
+    SELF_COUNTS, NEGATIVE, SEQUENCE, COUNT, FREED, BATCH
 };
 
 static volatile int zero;
@@ -24,29 +26,51 @@ static void store(const struct hpsim_attention *a, void *x, int64_t i, double va
     else ((double *)x)[i] = value;
 }
 
+/* Each misuse has one status, and what is right has HPSIM_OK, also after it: anything else ends the process. */
+static void is(int status, int due)
+{
+    if (status != due) abort();
+}
+
 /* What is done against the rules, before the rest. */
 static void misuse(const struct hpsim_attention *a, enum rule rule)
 {
     const struct hpsim_api *api = a->api;
     int next = (a->member + 1) % a->members, previous = (a->member + a->members - 1) % a->members;
-    int64_t counts[64] = {0}, own = a->batch * a->rows * a->kv_heads * a->head_dim;
+    int64_t counts[64] = {0}, others[64] = {0}, own = a->batch * a->rows * a->kv_heads * a->head_dim;
     double *w = api->workspace(a->call, 64);
     struct hpsim_transfer *s, *r;
+    if (a->members == 1) return; /* the same attention once more on one rank, which has nobody to send to */
     switch (rule) {
-    case WRONG_MEMBER: api->send(a->call, a->members + 4, 0, a->k, own, HPSIM_WIRE_FULL); break;
-    case TOO_MANY: api->send(a->call, next, 0, a->k, own + 1, HPSIM_WIRE_FULL); break;
-    case INTO_INPUT: api->receive(a->call, previous, 0, (void *)(size_t)a->k, own, HPSIM_WIRE_FULL); break;
-    case TAG: api->send(a->call, next, -1, a->k, own, HPSIM_WIRE_FULL); break;
-    case WIRE: api->send(a->call, next, 0, a->k, own, (enum hpsim_wire)7); break;
+    case WRONG_MEMBER: is(api->send(a->call, a->members + 4, 0, a->k, own, HPSIM_WIRE_FULL), HPSIM_WRONG_MEMBER); break;
+    case TOO_MANY: is(api->send(a->call, next, 0, a->k, own + 1, HPSIM_WIRE_FULL), HPSIM_WRONG_COUNT); break;
+    case INTO_INPUT: is(api->receive(a->call, previous, 0, (void *)(size_t)a->k, own, HPSIM_WIRE_FULL), HPSIM_WRONG_POINTER); break;
+    case TAG: is(api->send(a->call, next, -1, a->k, own, HPSIM_WIRE_FULL), HPSIM_WRONG_TAG); break;
+    case WIRE: is(api->send(a->call, next, 0, a->k, own, (enum hpsim_wire)7), HPSIM_WRONG_ARGUMENT); break;
     case WILD: if (a->member == 2) api->send_start(a->call, next, 0, (char *)(size_t)zero + 64, 3, HPSIM_WIRE_FULL); break;
-    case NULL_DATA: api->receive(a->call, previous, 0, NULL, 3, HPSIM_WIRE_FULL); break;
-    case NO_COUNTS: api->all_gather(a->call, a->k, w, NULL, HPSIM_WIRE_FULL); break;
-    case OVERLAP: api->all_to_all(a->call, w, (char *)w + a->real_bytes, 1, HPSIM_WIRE_FULL); break;
-    case SELF_UNEVEN: api->all_to_all_uneven(a->call, w, NULL, w, counts, HPSIM_WIRE_FULL); break;
-    case POSITIONS: api->positions(a->call, a->members, 0, (int32_t *)w); break;
-    case WAIT_FOR_NOTHING: api->wait(a->call, (struct hpsim_transfer *)w); break;
-    case FREE_INPUT: api->workspace_free(a->call, (void *)(size_t)a->q); break;
-    case FREE_TWICE: api->workspace_free(a->call, w); api->workspace_free(a->call, w); break;
+    case NULL_DATA: is(api->receive(a->call, previous, 0, NULL, 3, HPSIM_WIRE_FULL), HPSIM_WRONG_POINTER); break;
+    case NO_COUNTS: is(api->all_gather(a->call, a->k, w, NULL, HPSIM_WIRE_FULL), HPSIM_WRONG_POINTER); break;
+    case OVERLAP: is(api->all_to_all(a->call, w, (char *)w + a->real_bytes, 1, HPSIM_WIRE_FULL), HPSIM_WRONG_POINTER); break;
+    case SELF_UNEVEN: is(api->all_to_all_uneven(a->call, w, NULL, w, counts, HPSIM_WIRE_FULL), HPSIM_WRONG_POINTER); break;
+    case POSITIONS: is(api->positions(a->call, a->members, 0, (int32_t *)w), HPSIM_WRONG_MEMBER); break;
+    case WAIT_FOR_NOTHING: is(api->wait(a->call, (struct hpsim_transfer *)w), HPSIM_WRONG_POINTER); break;
+    case FREE_INPUT: is(api->workspace_free(a->call, (void *)(size_t)a->q), HPSIM_WRONG_POINTER); break;
+    case FREE_TWICE: is(api->workspace_free(a->call, w), HPSIM_OK); is(api->workspace_free(a->call, w), HPSIM_WRONG_POINTER); break;
+    case SELF_COUNTS:
+        counts[a->member] = 2;
+        others[a->member] = 1;
+        is(api->all_to_all_uneven(a->call, w, counts, (char *)w + 32, others, HPSIM_WIRE_FULL), HPSIM_WRONG_COUNT);
+        break;
+    case NEGATIVE: counts[0] = -1; is(api->all_gather(a->call, w, (char *)w + 32, counts, HPSIM_WIRE_FULL), HPSIM_WRONG_COUNT); break;
+    case SEQUENCE:
+        is(api->positions(a->call, 0, -1, (int32_t *)w), HPSIM_WRONG_ARGUMENT);
+        is(api->positions(a->call, 0, 0, NULL), HPSIM_WRONG_POINTER);
+        break;
+    case COUNT: is(api->send(a->call, next, 0, a->k, -1, HPSIM_WIRE_FULL), HPSIM_WRONG_COUNT); break;
+    case FREED:
+        is(api->workspace_free(a->call, w), HPSIM_OK);
+        is(api->send(a->call, next, 0, w, 1, HPSIM_WIRE_FULL), HPSIM_WRONG_POINTER);
+        break;
     case TO_INPUT: store(a, (void *)(size_t)a->q, 0, 3); break;
     case CRASH_EARLY: if (a->member == 2) *(volatile int *)(size_t)zero = 1; break;
     case WAIT_TWICE: case NEVER_WAIT: case CHANGE_SENT: case CRASH: case LOOP:
@@ -54,9 +78,9 @@ static void misuse(const struct hpsim_attention *a, enum rule rule)
         s = api->send_start(a->call, next, 3, w, 1, HPSIM_WIRE_FULL);
         r = api->receive_start(a->call, previous, 3, (char *)w + 32, 1, HPSIM_WIRE_FULL);
         if (rule == CHANGE_SENT) store(a, w, 0, 2);
-        if (rule != NEVER_WAIT) api->wait(a->call, s);
-        api->wait(a->call, r);
-        if (rule == WAIT_TWICE) api->wait(a->call, r);
+        if (rule != NEVER_WAIT) is(api->wait(a->call, s), HPSIM_OK);
+        is(api->wait(a->call, r), HPSIM_OK);
+        if (rule == WAIT_TWICE) is(api->wait(a->call, r), HPSIM_WAITED_TWICE);
         if (rule == CRASH && a->member == 2) *(volatile int *)(size_t)zero = 1;
         while (rule == LOOP && a->member == 1 && !zero) continue;
         break;
@@ -106,9 +130,9 @@ static int forward(const struct hpsim_attention *a)
     }
     k = a->api->workspace(a->call, (size_t)(all * a->real_bytes));
     v = a->api->workspace(a->call, (size_t)(all * a->real_bytes));
-    a->api->all_gather(a->call, a->k, k, counts, HPSIM_WIRE_ACTIVATION);
-    a->api->all_gather(a->call, a->v, v, counts, HPSIM_WIRE_ACTIVATION);
-    a->api->barrier(a->call);
+    is(a->api->all_gather(a->call, a->k, k, counts, HPSIM_WIRE_ACTIVATION), HPSIM_OK);
+    is(a->api->all_gather(a->call, a->v, v, counts, HPSIM_WIRE_ACTIVATION), HPSIM_OK);
+    is(a->api->barrier(a->call), HPSIM_OK);
     for (b = 0; b < a->batch; b++) for (i = rule == UNFILLED; i < a->rows; i++) for (h = 0; h < a->heads; h++) row(a, k, v, base, positions, b, i, h);
     if (rule == BEHIND_OUT) store(a, a->out, last, 1);
     if (rule == ROUNDING) fesetround(FE_UPWARD);
@@ -121,6 +145,10 @@ static int refuses(const struct hpsim_shape *shape, char *ret_why, size_t ret_wh
                       : shape->window > 0 && shape->window < 1000 ? "no windows"
                       : shape->documents                          ? "no documents"
                                                                   : NULL;
+    if (shape->window == 1000 + BATCH) {
+        snprintf(ret_why, ret_why_bytes, "%d sequences", (int)shape->batch);
+        return 1;
+    }
     if (why) strncpy(ret_why, why, ret_why_bytes - 1);
     return why != NULL;
 }
