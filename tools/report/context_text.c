@@ -152,20 +152,20 @@ bool context_consumed(const struct result *result, int group, bool backward, int
     return facts || (!backward && context_inferred_times(config, result->context.variations, group, ret_got));
 }
 
-static void print_matrix(const struct terminal *t, const int *got, const int *due, int members)
+static void print_matrix(const struct terminal *t, const int *got, const int *due, int members, int first /* rank */)
 {
     char head[MATRIX_MAX + 1][16], align[MATRIX_MAX + 2];
     const char *titles[MATRIX_MAX + 1];
     snprintf(head[0], sizeof head[0], "rank");
     for (int c = 0; c <= members; c++) {
-        if (c > 0) snprintf(head[c], sizeof head[c], "%d", c - 1);
+        if (c > 0) snprintf(head[c], sizeof head[c], "%d", first + c - 1);
         titles[c] = head[c];
         align[c] = 'r';
     }
     align[members + 1] = '\0';
     struct table *table = table_new(members + 1, titles, align);
     for (int r = 0; r < members; r++) {
-        table_add(table, STYLE_PLAIN, "%d", r);
+        table_add(table, STYLE_PLAIN, "%d", first + r);
         for (int c = 0; c < members; c++) {
             int is = got[r * members + c], should = due[r * members + c];
             if (is < 0) table_add(table, STYLE_DIM, "?");
@@ -185,25 +185,48 @@ static bool equal_where_known(const int *a, const int *b, int count)
     return true;
 }
 
+static bool any_unknown(const int *got, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (got[i] < 0) return true;
+    }
+    return false;
+}
+
+/* Of each group that is not as due; where all are, the first speaks for them. Whether anything is known. */
+static bool print_groups(const struct report *report, const struct terminal *t, bool backward, int *got, int *due)
+{
+    const struct result *result = report->result;
+    int members = layout_cp(&result->scenario->config.layout), groups = result->scenario->config.layout.dp_replicate, cells = members * members;
+    bool any = false, unknown = false;
+    const char *source;
+    for (int g = 0; g < groups; g++) {
+        if (!context_consumed(result, g, backward, got, due, &source)) continue;
+        any = true;
+        bool right = equal_where_known(got, due, cells);
+        if (right && (g > 0 || (backward && !report->verbose))) continue;
+        if (backward) fprintf(t->file, "  in the gradient of queries%s", g > 0 ? "" : ":\n");
+        if (g > 0) fprintf(t->file, "%sgroup %d (ranks %d to %d):\n", backward ? " of " : "  ", g, g * members, (g + 1) * members - 1);
+        if (members <= MATRIX_MAX) print_matrix(t, got, due, members, g * members);
+        else terminal_paragraph(t, 2, "", 0, STYLE_PLAIN, right ? "as due (too many ranks for a matrix)" : "not as due (too many ranks for a matrix)");
+        unknown = unknown || any_unknown(got, cells);
+    }
+    if (unknown) terminal_print(t, STYLE_DIM, "  ?: some of it is there, how often outputs do not tell\n");
+    return any;
+}
+
 static void print_consumed(const struct report *report, const struct terminal *t)
 {
     const struct result *result = report->result;
-    int members = layout_cp(&result->scenario->config.layout), groups = result->scenario->config.layout.dp_replicate;
+    int members = layout_cp(&result->scenario->config.layout);
     int *got = memory_zalloc((size_t)(members * members + 1) * sizeof *got), *due = memory_zalloc((size_t)(members * members + 1) * sizeof *due);
     const char *source = "";
     terminal_print(t, STYLE_BOLD, "[3] whose keys and values are in whose output");
-    bool any = context_consumed(result, 0, false, got, due, &source);
-    terminal_print(t, STYLE_DIM, "  times each, %s\n", any ? source : "not known");
-    if (any && members <= MATRIX_MAX) print_matrix(t, got, due, members);
-    else if (any) terminal_paragraph(t, 2, "", 0, STYLE_PLAIN, equal_where_known(got, due, members * members) ? "as due (too many ranks for a matrix)" : "not as due (too many ranks for a matrix)");
-    for (int g = 1; g < groups && any; g++) {
-        if (!context_consumed(result, g, false, got, due, &source) || equal_where_known(got, due, members * members)) continue;
-        fprintf(t->file, "  group %d:\n", g);
-        if (members <= MATRIX_MAX) print_matrix(t, got, due, members);
-    }
-    if (context_consumed(result, 0, true, got, due, &source) && members <= MATRIX_MAX && (report->verbose || !equal_where_known(got, due, members * members))) {
-        fprintf(t->file, "  in the gradient of queries:\n");
-        print_matrix(t, got, due, members);
+    bool known = context_consumed(result, 0, false, got, due, &source);
+    terminal_print(t, STYLE_DIM, "  times each, %s\n", known ? source : "not known: no ledger was kept; --checks deep finds out from outputs alone");
+    if (known) {
+        print_groups(report, t, false, got, due);
+        print_groups(report, t, true, got, due);
     }
     free(got);
     free(due);
@@ -219,7 +242,9 @@ static void print_shape(const struct result *result, const struct terminal *t)
     for (int k = 0; k < CONTEXT_SINKS; k++) {
         if (!context_comparison_any(c, (enum context_tensor)k)) continue;
         struct context_shape_of_errors shape = context_error_shape(c, (enum context_tensor)k);
-        snprintf(line, sizeof line, "of %s over the ranks: %s. %s", context_tensor_names[k], shape.word, shape.hint);
+        /* A place that is named says more than the pattern, and may say otherwise. */
+        bool named = result->has_diagnosis && result->diagnosis.site[0];
+        snprintf(line, sizeof line, "of %s over the ranks: %s%s%s", context_tensor_names[k], shape.word, named ? "" : ". ", named ? "" : shape.hint);
         terminal_paragraph(t, 2, "errors", 8, STYLE_WARN, line);
         return;
     }
