@@ -9,7 +9,8 @@
  *   terms: sum of |terms| of dq and dk, by rows: sum_j p (|d_out.v| + |delta|) scale |k[j]|, sum_i of the same |q[i]|, |.| of a vector its
  *   length, |delta| the root of the squares that delta is a sum of: each errs by itself, as out is rounded. Where the terms cancel (a row that
  *   sees one key alone), what is left is their rounding; those of dz: sum_i e^(z - lse) |d_out[i]| . |out[i]|; those of lse: its logits are
- *   sums too, sum_j p |q[i]| |k[j]| scale, and log l
+ *   sums too, sum_j p |q[i]| |k[j]| scale, and log l; those of dv: p errs by as many u as its logit is large, so where |q[i]| |k[j]| scale is 16
+ *   or more, the root of the squares of p |d_out[i]| times a 16th of that; else 0
  * Sums in fp64, ascending (the matrix product's chains); dk, dv over the query heads of a kv head, then rows. */
 #include "model/attention_run.h"
 
@@ -30,7 +31,7 @@ bool attention_visible(const struct run_config *config, const int32_t *documents
 
 struct head { /* of one sequence; row strides in numbers */
     const double *q, *k, *v, *d_out;
-    double *out, *lse, *dq, *dk, *dv, *dq_terms, *dk_terms, *lse_terms;
+    double *out, *lse, *dq, *dk, *dv, *dq_terms, *dk_terms, *dv_terms, *lse_terms;
     int64_t wide, narrow, heads, kv_heads;
     const double *sink; double *d_sink, *sink_terms;
     const int32_t *documents;
@@ -81,13 +82,15 @@ static void backward_rows(const struct ops *ops, const struct head *head, double
             squares += product * product;
             magnitudes += fabs(product);
         }
-        double q = length_of(head->q + (first + r) * head->wide, dim), terms = 0;
+        double q = length_of(head->q + (first + r) * head->wide, dim), of_out = length_of(head->d_out + (first + r) * head->wide, dim), terms = 0;
         for (int64_t j = 0; j < seq; j++) {
             double prob = p[r * seq + j];
             if (prob != 0) {
                 double term = prob * (fabs(ds[r * seq + j]) + sqrt(squares)) * scale;
                 terms += term * lengths[j];
                 head->dk_terms[j * head->kv_heads] += term * q;
+                double large = q * lengths[j] * scale / 16, of_dv = large >= 1 ? prob * of_out * large : 0;
+                if (head->dv_terms && of_dv > 0) head->dv_terms[j * head->kv_heads] = hypot(head->dv_terms[j * head->kv_heads], of_dv);
             }
             ds[r * seq + j] = prob == 0 ? 0 : prob * (ds[r * seq + j] - delta) * scale;
         }
@@ -111,6 +114,7 @@ void attention_reference(const struct run_config *config, const struct ops *ops,
     if (gradients) {
         memset(ret->dk, 0, (size_t)(in->sequences * seq * narrow) * sizeof *ret->dk);
         memset(ret->dk_terms, 0, (size_t)(in->sequences * seq * in->kv_heads) * sizeof *ret->dk_terms);
+        if (ret->dv_terms) memset(ret->dv_terms, 0, (size_t)(in->sequences * seq * in->kv_heads) * sizeof *ret->dv_terms);
         memset(ret->dv, 0, (size_t)(in->sequences * seq * narrow) * sizeof *ret->dv);
     }
     for (int64_t b = 0; b < in->sequences; b++) {
@@ -127,6 +131,7 @@ void attention_reference(const struct run_config *config, const struct ops *ops,
                 head.dv = ret->dv + at_kv;
                 head.dq_terms = ret->dq_terms + b * seq * in->heads + h;
                 head.dk_terms = ret->dk_terms + b * seq * in->kv_heads + h / group;
+                head.dv_terms = ret->dv_terms ? ret->dv_terms + b * seq * in->kv_heads + h / group : NULL;
                 head.d_sink = in->sinks ? &ret->d_sinks[h] : NULL;
                 head.sink_terms = in->sinks ? &ret->sink_terms[h] : NULL;
             }

@@ -138,7 +138,7 @@ struct attention_part {
     int64_t first_sequence;
     const int32_t *positions;              /* [batch, rows]: of the rows it holds */
     const double *out, *lse /* [batch, heads, rows] */, *dq, *dk, *dv /* [batch, rows, kv_heads, head_dim] */, *d_sinks /* [heads] */; /* NULL: not made */
-    const double *dq_terms, *dk_terms, *lse_terms; /* of the reference: [batch, rows, heads], sums of magnitudes of what dq, dk and lse are sums of; NULL else */
+    const double *dq_terms, *dk_terms, *dv_terms, *lse_terms; /* of the reference: [batch, rows, heads], sums of magnitudes of what they are sums of; NULL else */
     const double *sink_terms;              /* of the reference: [heads], the same of d_sinks; NULL else */
 };
 /* Workload denoise: the latents of a rank after an iteration. */

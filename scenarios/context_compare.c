@@ -57,7 +57,7 @@ static struct view view_of(const struct attention_part *p, const struct model_co
 {
     const double *data[] = {p->out, p->lse, p->dq, p->dk, p->dv, p->d_sinks};
     bool narrow = tensor == CONTEXT_DK || tensor == CONTEXT_DV;
-    return (struct view){data[tensor], p->rows, narrow ? m->kv_heads : m->heads, tensor == CONTEXT_LSE ? 1 : m->head_dim, tensor == CONTEXT_LSE, tensor == CONTEXT_DQ ? p->dq_terms : tensor == CONTEXT_DK ? p->dk_terms : tensor == CONTEXT_LSE ? p->lse_terms : NULL};
+    return (struct view){data[tensor], p->rows, narrow ? m->kv_heads : m->heads, tensor == CONTEXT_LSE ? 1 : m->head_dim, tensor == CONTEXT_LSE, tensor == CONTEXT_DQ ? p->dq_terms : tensor == CONTEXT_DK ? p->dk_terms : tensor == CONTEXT_DV ? p->dv_terms : tensor == CONTEXT_LSE ? p->lse_terms : NULL};
 }
 
 static const double *at(const struct view *v, int64_t b, int64_t row, int head)
@@ -142,10 +142,11 @@ static double rows_that_weigh(const struct norms *n)
 /* A norm over few numbers scatters: that of n independent roundings by 1 / sqrt(2 n) of itself. Room for some three of these
  * and, where a handful decides, for one that is larger than most,
  * where the limit is near what a right ring errs by (0.6 to 0.73 u in 16 bits), nothing of note where a shard is not tiny;
- * 32 u of fp32 are far away from it. */
-static double room_for_few(const struct run_config *config, double numbers)
+ * 32 u of fp32 are far away from it, where they and not one rank's own error are the limit. */
+static double room_for_few(const struct run_config *config, bool by_single, double numbers)
 {
-    return precision_activation(&config->precision) == run_storage(config) || numbers == 0 ? 1 : 1 + 2 / sqrt(numbers) + 4 / numbers;
+    bool near = by_single || precision_activation(&config->precision) != run_storage(config);
+    return !near || numbers == 0 ? 1 : 1 + 2 / sqrt(numbers) + 4 / numbers;
 }
 
 /* Of rows [rows of the call] of `x` against the reference's at their positions; joint rows alone, or all others, or all. */
@@ -191,7 +192,7 @@ static void measure(const struct run_config *config, struct context_error *e, co
         }
         double rel = rel_of(&head), of_one = single->data ? of_single(config, rel_of(&head_alone), 2) : 0, calibrated = fmax(limit, of_one);
         e->suspect = e->suspect || rel > fmax(plain, of_one);
-        calibrated *= room_for_few(config, rows_that_weigh(&head) * independent);
+        calibrated *= room_for_few(config, of_one > limit, rows_that_weigh(&head) * independent);
         if (e->worst_head < 0 || rel / calibrated > e->worst_head_rel / e->worst_head_limit) {
             e->worst_head = h;
             e->worst_head_rel = rel;
@@ -218,7 +219,7 @@ static void measure(const struct run_config *config, struct context_error *e, co
     e->single = single->data ? rel_of(&alone) : NAN;
     double of_one = single->data ? of_single(config, e->single, 1.35) : 0;
     e->suspect = e->suspect || e->rel > fmax(plain, of_one);
-    e->limit = fmax(limit, of_one) * room_for_few(config, rows_that_weigh(&all) * independent);
+    e->limit = fmax(limit, of_one) * room_for_few(config, of_one > limit, rows_that_weigh(&all) * independent);
     bool over = e->rel > e->limit || e->worst_head_rel > e->worst_head_limit;
     double by = fmax(e->rel / e->limit, e->worst_head_rel / e->worst_head_limit);
     e->wrong = over && (!(by <= wrong / limit) || wrong == limit);
