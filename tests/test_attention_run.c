@@ -383,7 +383,7 @@ START_TEST(lesson_has_the_known_numbers)
     struct scenario *scenario = load(base, "model.seq=128 model.heads=2 model.kv_heads=2 model.head_dim=32 parallel.cp=4 model.causal=false parallel.context.layout=contiguous", NULL, &error);
     struct attention_inputs_data *inputs = attention_inputs_new(&scenario->config);
     struct ring_lesson *lesson = ring_lesson_new(&scenario->config, inputs);
-    const struct { enum merge_way way; double low, high; } due[] = {{MERGE_RIGHT, 0, 5e-15}, {MERGE_AVERAGE, 0.19, 0.26}, {MERGE_LAST, 1.4, 2}, {MERGE_SUM, 2.65, 2.95}};
+    const struct { enum merge_way way; double low, high; } due[] = {{LESSON_RIGHT, 0, 5e-15}, {LESSON_AVERAGE, 0.19, 0.26}, {LESSON_LAST, 1.4, 2}, {LESSON_SUM, 2.65, 2.95}};
     for (size_t i = 0; i < sizeof due / sizeof due[0]; i++)
         ck_assert_msg(lesson->merges[due[i].way].rel >= due[i].low && lesson->merges[due[i].way].rel <= due[i].high, "%s: %g", lesson->merges[due[i].way].name, lesson->merges[due[i].way].rel);
     double sum = 0;
