@@ -71,19 +71,19 @@ static void put_together(enum merge_way way, const struct block *blocks, int me,
     memset(out, 0, (size_t)dim * sizeof *out);
     for (int s = 0; s < members; s++) {
         int c = at_step(me, s, members), neighbour = at_step(me, 1, members);
-        const struct block *block = &blocks[way == MERGE_RESENT && s > 0 ? neighbour : c];
-        bool leave = (way == MERGE_WITHOUT_ONE && s == members - 1 && members > 1) || (way == MERGE_OWN && s > 0);
+        const struct block *block = &blocks[way == LESSON_RESENT && s > 0 ? neighbour : c];
+        bool leave = (way == LESSON_WITHOUT_ONE && s == members - 1 && members > 1) || (way == LESSON_OWN && s > 0);
         if (leave || !block->seen) continue;
         seen++;
         last = c;
-        if (way == MERGE_AVERAGE || way == MERGE_SUM) {
+        if (way == LESSON_AVERAGE || way == LESSON_SUM) {
             for (int64_t d = 0; d < dim; d++) out[d] += block->out[d];
         } else {
-            merge(out, &lse, block, dim, way == MERGE_BASE_2 ? 1 / log(2.0) : 1);
+            merge(out, &lse, block, dim, way == LESSON_BASE_2 ? 1 / log(2.0) : 1);
         }
     }
-    for (int64_t d = 0; d < dim && way == MERGE_AVERAGE && seen > 0; d++) out[d] /= seen;
-    if (way == MERGE_LAST) memcpy(out, blocks[last].out, (size_t)dim * sizeof *out);
+    for (int64_t d = 0; d < dim && way == LESSON_AVERAGE && seen > 0; d++) out[d] /= seen;
+    if (way == LESSON_LAST) memcpy(out, blocks[last].out, (size_t)dim * sizeof *out);
 }
 
 static void add_row(struct lesson_sums *sums, const double *out, const double *due, int64_t dim)
@@ -120,7 +120,7 @@ static void go_through(struct ring_lesson *lesson, const struct run_config *conf
 {
     int members = lesson->members;
     int64_t dim = in->head_dim;
-    struct lesson_sums sums[MERGE_WAYS];
+    struct lesson_sums sums[LESSON_WAYS];
     struct block *blocks = arena_zalloc(lesson->arena, (size_t)members * sizeof *blocks);
     int *holder = arena_alloc(lesson->arena, (size_t)(in->seq + 1) * sizeof *holder);
     double *out = arena_alloc(lesson->arena, (size_t)(dim + 1) * sizeof *out);
@@ -132,7 +132,7 @@ static void go_through(struct ring_lesson *lesson, const struct run_config *conf
             for (int h = 0; h < (int)in->heads && holder[p] >= 0; h++) {
                 struct lesson_row row = {config, in, b, p, h, holder};
                 for (int c = 0; c < members; c++) block_of(&row, c, &blocks[c]);
-                for (int way = 0; way < MERGE_WAYS; way++) {
+                for (int way = 0; way < LESSON_WAYS; way++) {
                     put_together((enum merge_way)way, blocks, holder[p], members, dim, out);
                     add_row(&sums[way], out, due->out + ((b * in->seq + p) * in->heads + h) * dim, dim);
                 }
@@ -140,7 +140,7 @@ static void go_through(struct ring_lesson *lesson, const struct run_config *conf
             }
         }
     }
-    for (int way = 0; way < MERGE_WAYS; way++) {
+    for (int way = 0; way < LESSON_WAYS; way++) {
         struct merge_lesson *m = &lesson->merges[way];
         m->rel = sums[way].difference == 0 ? 0 : sqrt(sums[way].difference / fmax(sums[way].reference, 1e-300));
         m->max_abs = sums[way].largest;
@@ -150,8 +150,8 @@ static void go_through(struct ring_lesson *lesson, const struct run_config *conf
 
 struct ring_lesson *ring_lesson_new(const struct run_config *given, const struct attention_inputs_data *inputs)
 {
-    static const char *const names[MERGE_WAYS] = {"by log-sum-exp", "plain average", "last block only", "plain sum", "own block only", "log2 taken for ln", "one block left out", "neighbour resent"};
-    static const char *const how[MERGE_WAYS] = {"out e^(lse - both) + out_c e^(lse_c - both), both = logaddexp(lse, lse_c)", "the mean of the blocks' results", "each result written over the one before",
+    static const char *const names[LESSON_WAYS] = {"by log-sum-exp", "plain average", "last block only", "plain sum", "own block only", "log2 taken for ln", "one block left out", "neighbour resent"};
+    static const char *const how[LESSON_WAYS] = {"out e^(lse - both) + out_c e^(lse_c - both), both = logaddexp(lse, lse_c)", "the mean of the blocks' results", "each result written over the one before",
         "results added up", "nothing goes round", "the kernel's log-sum-exp is in base 2", "the last step of the loop is missing", "each rank sends its own block at every step"};
     struct arena *arena = arena_new("ring lesson", false);
     struct ring_lesson *lesson = arena_zalloc(arena, sizeof *lesson);
@@ -163,7 +163,7 @@ struct ring_lesson *ring_lesson_new(const struct run_config *given, const struct
     lesson->members = layout_cp(&config.layout);
     lesson->due = arena_zalloc(arena, (size_t)(lesson->members * lesson->members + 1) * sizeof *lesson->due);
     lesson->blocks = arena_zalloc(arena, (size_t)(lesson->members + 1) * sizeof *lesson->blocks);
-    for (int way = 0; way < MERGE_WAYS; way++) {
+    for (int way = 0; way < LESSON_WAYS; way++) {
         lesson->merges[way].name = names[way];
         lesson->merges[way].how = how[way];
     }

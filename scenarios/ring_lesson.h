@@ -5,13 +5,13 @@
 
 #include "model/attention_run.h"
 
-enum merge_way { MERGE_RIGHT, MERGE_AVERAGE, MERGE_LAST, MERGE_SUM, MERGE_OWN, MERGE_BASE_2, MERGE_WITHOUT_ONE, MERGE_RESENT, MERGE_WAYS };
+enum merge_way { LESSON_RIGHT, LESSON_AVERAGE, LESSON_LAST, LESSON_SUM, LESSON_OWN, LESSON_BASE_2, LESSON_WITHOUT_ONE, LESSON_RESENT, LESSON_WAYS };
 struct merge_lesson { const char *name, *how; double rel, max_abs, cosine; };
 struct block_weight { int member; double lse, share; bool seen; };
 struct ring_lesson {
     int members;
     int *due;                              /* [members * members]: 1 where some query of r sees some key of c */
-    struct merge_lesson merges[MERGE_WAYS];
+    struct merge_lesson merges[LESSON_WAYS];
     int64_t sequence, position; int head, of; /* the row whose blocks are shown, and who has it */
     struct block_weight *blocks;           /* [members], in the order in which they come */
     double lse;                            /* merged */

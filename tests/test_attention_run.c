@@ -138,6 +138,60 @@ START_TEST(healthy_is_consistent)
 }
 END_TEST
 
+/* ---- what is sent is counted ---- */
+
+/* The check holds what was sent against formulas: they agree wherever members' rows differ, are none, or are beside joint ones. */
+static const struct { const char *text, *sets; } counted[] = {
+    {base, "parallel.context.reversed=true attention.batch=3"}, {base, "attention.backward=false"},
+    {base, "model.seq=3 parallel.context.reversed=true"}, {base, "model.seq=1 attention.joint=1"},
+    {base, "parallel.context.method=all_gather attention.joint=4 attention.batch=2"}, {base, "parallel.context.method=all_gather model.seq=3"},
+    {base, "parallel.context.method=all_gather parallel.collectives.all_gather=direct parallel.collectives.reduce_scatter=fold precision=bf16"},
+    {base, "parallel.context.method=all_gather parallel.collectives.all_gather=ring parallel.collectives.reduce_scatter=ring parallel.dp_replicate=2"},
+    {base, "parallel.context.method=all_gather parallel.collectives.all_gather=direct attention.backward=false parallel.cp=7"},
+    {base, "parallel.context.method=ulysses parallel.cp=3 model.kv_heads=3 attention.joint=5 precision=bf16 parallel.collectives.all_to_all=linear"},
+    {base, "parallel.context.method=ulysses parallel.cp=3 model.kv_heads=6 model.seq=2 parallel.collectives.all_to_all=pairwise"},
+    {base, "parallel.context.method=ulysses parallel.cp=3 model.kv_heads=3 attention.backward=false parallel.dp_replicate=2"},
+    {base, "parallel.context.method=usp parallel.cp=6 parallel.context.ulysses=2 parallel.context.reversed=true attention.joint=3 precision=bf16"},
+    {base, "parallel.context.method=usp parallel.cp=6 parallel.context.ulysses=3 model.kv_heads=3 model.seq=5 attention.batch=2"},
+    {base, "parallel.context.method=usp parallel.cp=5 parallel.context.ulysses=1"}, {base, "parallel.context.method=usp parallel.cp=3 model.kv_heads=3 parallel.context.ulysses=3"},
+    {denoise, "attention.batch=2"}, {denoise, "model.seq=7 parallel.cp=5"}, {denoise, "model.attention=mla model.seq=22"}, {denoise, "model.attention=mla parallel.context.method=ulysses"}, {denoise, "parallel.cp=1"}, {denoise, "precision=bf16 parallel.context.method=all_gather parallel.cp=5"},
+    {denoise, "parallel.context.method=ulysses parallel.dp_replicate=2 attention.batch=2"}, {denoise, "model.heads=6 model.kv_heads=2 parallel.context.method=usp parallel.cp=6 parallel.context.ulysses=2"},
+};
+
+START_TEST(traffic_is_counted)
+{
+    struct scenario *scenario;
+    struct result *result = run(counted[_i].text, counted[_i].sets, NULL, "default", &scenario);
+    const struct check_result *check = check_of(result, "communication-count");
+    ck_assert_msg(result->verdict == VERDICT_CONSISTENT, "%s: %s", counted[_i].sets, result->findings_count ? result->findings[0].text : "");
+    ck_assert_msg(check->status == CHECK_PASS, "%s: %s", counted[_i].sets, check->why);
+    done(result, scenario);
+}
+END_TEST
+
+/* What is sent twice, less of, or in another format is not what it costs, though each is called as often as is due. */
+static const struct { const char *text, *sets, *fault; } miscounted[] = {
+    {base, "parallel.context.method=all_gather", "cp.kv_gather:duplicate"}, {base, "parallel.context.method=all_gather", "cp.kv_gather:shrink-count"},
+    {base, "parallel.context.method=all_gather", "cp.kv_gather:wrong-format@format=bf16"}, {base, "parallel.context.method=all_gather", "cp.kv_grad_scatter:wrong-format@format=bf16"},
+    {base, "parallel.context.method=all_gather", "cp.kv_gather:skip"}, {base, "parallel.context.method=ulysses parallel.cp=2", "cp.seq_to_head:duplicate"},
+    {base, "parallel.context.method=ulysses parallel.cp=2", "cp.head_to_seq:duplicate"}, {base, "parallel.context.method=ulysses parallel.cp=2", "cp.head_to_seq:shrink-count"},
+    {base, "parallel.context.method=usp parallel.cp=6 parallel.context.ulysses=2", "cp.seq_to_head:shrink-count"},
+    {base, "parallel.context.method=usp parallel.cp=6 parallel.context.ulysses=2", "cp.kv_hop:duplicate"}, {base, "", "cp.kv_hop:duplicate"}, {base, "", "cp.dkv_hop:duplicate"},
+    {denoise, "parallel.context.method=all_gather", "cp.kv_gather:duplicate"}, {denoise, "parallel.context.method=ulysses", "cp.head_to_seq:duplicate@step=4"},
+    {denoise, "", "cp.kv_hop:duplicate@step=2"},
+};
+
+START_TEST(what_is_sent_otherwise_is_counted)
+{
+    struct scenario *scenario;
+    struct result *result = run(miscounted[_i].text, miscounted[_i].sets, miscounted[_i].fault, "default", &scenario);
+    const struct check_result *check = check_of(result, "communication-count");
+    ck_assert_msg(check->status == CHECK_FAIL, "%s, %s: is not counted: %s", miscounted[_i].fault, miscounted[_i].sets, check->why);
+    ck_assert_msg(result->verdict != VERDICT_CONSISTENT, "%s", miscounted[_i].fault);
+    done(result, scenario);
+}
+END_TEST
+
 /* Without anything wrong the extra runs are not made, and without a backward nothing of it is compared. */
 START_TEST(plain_runs_are_cheap)
 {
@@ -329,7 +383,7 @@ START_TEST(lesson_has_the_known_numbers)
     struct scenario *scenario = load(base, "model.seq=128 model.heads=2 model.kv_heads=2 model.head_dim=32 parallel.cp=4 model.causal=false parallel.context.layout=contiguous", NULL, &error);
     struct attention_inputs_data *inputs = attention_inputs_new(&scenario->config);
     struct ring_lesson *lesson = ring_lesson_new(&scenario->config, inputs);
-    const struct { enum merge_way way; double low, high; } due[] = {{MERGE_RIGHT, 0, 5e-15}, {MERGE_AVERAGE, 0.19, 0.26}, {MERGE_LAST, 1.4, 2}, {MERGE_SUM, 2.65, 2.95}};
+    const struct { enum merge_way way; double low, high; } due[] = {{LESSON_RIGHT, 0, 5e-15}, {LESSON_AVERAGE, 0.19, 0.26}, {LESSON_LAST, 1.4, 2}, {LESSON_SUM, 2.65, 2.95}};
     for (size_t i = 0; i < sizeof due / sizeof due[0]; i++)
         ck_assert_msg(lesson->merges[due[i].way].rel >= due[i].low && lesson->merges[due[i].way].rel <= due[i].high, "%s: %g", lesson->merges[due[i].way].name, lesson->merges[due[i].way].rel);
     double sum = 0;
@@ -377,6 +431,8 @@ int main(void)
     tcase_add_unchecked_fixture(all, files_setup, files_teardown);
     tcase_add_test(all, reference_is_its_derivative);
     tcase_add_loop_test(all, healthy_is_consistent, 0, sizeof healthy / sizeof healthy[0]);
+    tcase_add_loop_test(all, traffic_is_counted, 0, sizeof counted / sizeof counted[0]);
+    tcase_add_loop_test(all, what_is_sent_otherwise_is_counted, 0, sizeof miscounted / sizeof miscounted[0]);
     tcase_add_test(all, plain_runs_are_cheap);
     tcase_add_loop_test(all, wrong_is_named, 0, sizeof wrongs / sizeof wrongs[0]);
     tcase_add_test(all, overflow_shows_with_large_logits);

@@ -223,6 +223,10 @@ run 0 train.json --quiet --set plugin="$right/schedule_one_more.so" --set parall
 run 0 train.json --quiet --set plugin="$right/all_reduce_root.so" --set parallel.collectives.all_reduce=root --checks deep
 "$hpsim" explain loss train.json --set plugin="$right/loss_per_microbatch.so" --set train.loss_normalization=per_microbatch >o.txt 2>&1 || fail 'explain loss'
 grep -q per_microbatch o.txt || fail 'explain loss does not name it'
+"$hpsim" explain ring attention.json --set plugin="$right/ring_right.so" --color never >o.txt 2>&1 || fail 'explain ring'
+grep -q "is a plug-in's, " o.txt || fail 'explain ring does not say whose ring it shows'
+"$hpsim" explain ring attention.json --color never >o.txt 2>&1 || fail 'explain ring without a plug-in'
+! grep -q "plug-in" o.txt || fail 'explain ring names a plug-in where there is none'
 
 # ---- what is no plug-in ----
 refused() { # refused PLUG-IN WORDS [ARGUMENTS...]

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/plugin/plugin.h"
 #include "scenarios/context_compare.h"
 #include "scenarios/ring_lesson.h"
 #include "scenarios/spelling.h"
@@ -94,7 +95,7 @@ static void print_merges(const struct ring_lesson *l, const struct terminal *t)
     struct table *table = table_new(5, titles, "lrrrl");
     terminal_print(t, STYLE_BOLD, "the same blocks, put together rightly and wrongly");
     terminal_print(t, STYLE_DIM, "  in fp64, over all rows, relative Frobenius\n");
-    for (int way = 0; way < MERGE_WAYS; way++) {
+    for (int way = 0; way < LESSON_WAYS; way++) {
         const struct merge_lesson *m = &l->merges[way];
         bool right = m->rel <= 1e-12;
         char number[NUMBER_TEXT], percent[NUMBER_TEXT];
@@ -125,10 +126,23 @@ static void print_run(const struct result *result, const struct terminal *t)
     terminal_paragraph(t, 0, "", 0, STYLE_PLAIN, line);
 }
 
+/* What is inside a plug-in cannot be shown; the lesson is on its inputs. */
+static void print_whose(const struct result *result, const struct terminal *t)
+{
+    const struct run_config *config = &result->scenario->config;
+    char line[1024], name[FOREIGN_TEXT];
+    if (!config->plugin || context_method_of(config) != plugin_method(config->plugin)) return;
+    snprintf(line, sizeof line, "The attention of this scenario is a plug-in's, %s, whose steps hpsim does not see. What is shown is hpsim's own ring on the same inputs; "
+             "the last line is about the plug-in's run.", foreign(config->layout.context.method, name));
+    terminal_paragraph(t, 0, "", 0, STYLE_PLAIN, line);
+    fputc('\n', t->file);
+}
+
 void explain_ring_text(const struct result *result, const struct terminal *t)
 {
     struct ring_lesson *lesson = ring_lesson_new(&result->scenario->config, result->context.inputs);
     print_head(result, lesson, t);
+    print_whose(result, t);
     print_steps(lesson, t);
     print_weights(lesson, t);
     print_merges(lesson, t);
@@ -171,7 +185,7 @@ char *explain_ring_json(const struct result *result)
         json_add_number(block, "weight", l->blocks[s].share);
     }
     cJSON *merges = json_add_array(root, "merges");
-    for (int way = 0; way < MERGE_WAYS; way++) {
+    for (int way = 0; way < LESSON_WAYS; way++) {
         cJSON *merge = json_append_object(merges);
         json_add_text(merge, "name", l->merges[way].name);
         json_add_text(merge, "how", l->merges[way].how);
