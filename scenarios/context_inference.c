@@ -33,7 +33,8 @@ static struct context_inference infer(const char *word, const char *site, int ra
 const struct site *context_moves(const struct run_config *config, bool gradients)
 {
     const char *method = config->layout.context.method;
-    bool gathers = !strcmp(method, "all_gather"), heads = !strcmp(method, "ulysses");
+    bool all = !strcmp(method, "usp") && config->layout.context.ulysses == layout_cp(&config->layout); /* a ring of one */
+    bool gathers = !strcmp(method, "all_gather"), heads = all || !strcmp(method, "ulysses");
     if (gradients) return context_site(gathers ? "cp.kv_grad_scatter" : heads ? "cp.head_to_seq" : "cp.dkv_hop");
     return context_site(gathers ? "cp.kv_gather" : heads ? "cp.seq_to_head" : "cp.kv_hop");
 }
@@ -468,6 +469,7 @@ static struct context_inference infer_weights(const struct run_config *config, c
     if (!isfinite(total) || (fabs(total - should) > 1e-9 && !each_whole)) {
         struct context_inference altered = infer("altered", "cp.kv_hop", rank, -1, "all keys together get %.6g of the softmax on rank %d where %.6g is due: values are not what their owner has", total, rank, should);
         altered.site = context_moves(config, false);
+        if (even && altered.site == context_site("cp.seq_to_head")) altered.site = context_site("cp.head_to_seq"); /* weighed right, and changed afterwards */
         return altered;
     }
     if (fabs(total - should) > 1e-9)
@@ -480,6 +482,20 @@ static struct context_inference infer_weights(const struct run_config *config, c
     if (fabs(m->exponent - 1) < 0.02 && m->misfit < 0.05)
         return infer("lse-rounded", "cp.lse", rank, -1, "blocks weigh about what they must, %.2g off in the logs: their log-sum-exp is rounded before it is used", m->misfit);
     return infer("badly-merged", "cp.merge", rank, -1, "keys of all blocks enter once, and blocks do not weigh what they must (as the due weights to the power %.4g, %.2g off)", m->exponent, m->misfit);
+}
+
+/* Where every row sees all keys at once there is no merge to blame: what was moved is other than it was. */
+static struct context_inference without_merge(const struct run_config *config, struct context_inference inference)
+{
+    static const char *const words[] = {"plain-average", "not-normalised", "badly-merged", "lse-scaled"};
+    const struct site *moves = context_moves(config, false);
+    for (size_t i = 0; inference.word && moves != context_site("cp.kv_hop") && i < sizeof words / sizeof *words; i++) {
+        if (strcmp(inference.word, words[i])) continue;
+        inference = infer("altered", "cp.kv_hop", inference.first_rank, -1, "keys get other weights than due on rank %d, and nothing is merged here: rows or heads are not where they belong", inference.first_rank);
+        inference.site = moves;
+        return inference;
+    }
+    return inference;
 }
 
 static bool is_finite(const struct context_comparison *c, int *ret_rank)
@@ -533,7 +549,7 @@ struct context_inference context_infer(const struct run_config *config, const st
     if (v->alone > 1e-9 && !even && !(v->mass.misfit < 0.05) && (config->attention.sinks || fabs(v->mass.total[rank] - v->mass.total_due[rank]) < 1e-9))
         return infer("alone-too", "cp.softmax_scale", rank, -1, "one rank alone, with no block to merge, is off by %.3g too: it is not the merge but what a block itself computes, its scale for one", v->alone);
     inference = infer_joint(config, &v->mass, ranks);
-    return inference.word ? inference : infer_weights(config, v, ranks, rank);
+    return inference.word ? inference : without_merge(config, infer_weights(config, v, ranks, rank));
 }
 
 struct context_inference context_infer_gradients(const struct run_config *config, const struct context_comparison *c, const struct context_variations *v)

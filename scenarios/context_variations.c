@@ -88,13 +88,14 @@ static void close_multiples(const struct mass *m, int ranks, const double *count
 }
 
 /* Blocks of a row that weigh the same whatever is due: the own one, which may have the sink too, only where there is no sink. */
-static void add_blocks(const struct mass *m, int rank, int members, bool sinks, const double *got, const double *due, double *count)
+static void add_blocks(const struct mass *m, int rank, int members, int inner /* members whose chunks come as one block: usp */, bool sinks, const double *got, const double *due, double *count)
 {
     double least = INFINITY, most = -INFINITY, sum = 0;
-    int seen = 0, own = rank % members;
-    for (int c = 0; c < members; c++) {
+    int seen = 0, own = rank % members / inner;
+    for (int c = 0; c < members / inner; c++) {
         bool joint = c == own && m->chunks > members;
-        double total = got[c] + (joint ? got[members] : 0), should = due[c] + (joint ? due[members] : 0);
+        double total = joint ? got[members] : 0, should = joint ? due[members] : 0;
+        for (int i = c * inner; i < (c + 1) * inner; i++) total += got[i], should += due[i];
         if (should < 1e-9 || (c == own && sinks)) continue;
         least = fmin(least, total);
         most = fmax(most, total);
@@ -157,6 +158,8 @@ static void vary_mass(struct vary *w)
     int ranks = w->members * w->groups, chunks = w->chunks;
     struct run_config config = w->config;
     config.attention.backward = false;
+    const struct context_config *context = &w->config.layout.context;
+    int inner = !strcmp(context->method, "usp") && context->ulysses > 1 ? context->ulysses : 1;
     m->chunks = chunks;
     m->exponent = m->misfit = NAN;
     double **lists[] = {&m->got, &m->due, &m->worst, &m->multiple, &m->spread}, *count = arena_zalloc(w->v->arena, (size_t)(ranks * chunks) * sizeof *count);
@@ -192,7 +195,7 @@ static void vary_mass(struct vary *w)
                 if (chunks > width) continue;
                 fit_row(m, &fits[r], got, should);
                 add_multiples(m, r, r % w->members, got, should, count);
-                add_blocks(m, r, w->members, in->sinks != NULL, got, should, seen);
+                add_blocks(m, r, w->members, inner, in->sinks != NULL, got, should, seen);
             }
         }
         record_free(record);

@@ -173,7 +173,7 @@ END_TEST
  * which are taken for the neighbour they leave the same numbers as. docs/ring_attention.md has
  * the list. */
 static const struct { const char *fault, *taken_for; } by_log[] = {
-    {"cp-head-axis", "cp.mask"}, {"cp-head-split", "cp.merge"}, {"cp-extra-pass", "cp.hop"},
+    {"cp-head-axis", "cp.mask"}, {"cp-head-split", "collectives"}, {"cp-extra-pass", "cp.hop"},
 };
 
 START_TEST(named_without_the_log)
