@@ -274,12 +274,12 @@ struct record *attention_standalone(const struct run_config *config, const struc
     struct arena *arena = record->rank[0].arena;
     int64_t rows = in->sequences * in->seq, wide = rows * in->heads * in->head_dim, narrow = rows * in->kv_heads * in->head_dim;
     bool gradients = config->attention.backward;
-    struct attention_results r = {zeros(arena, wide), zeros(arena, rows * in->heads), zeros(arena, wide), zeros(arena, narrow), zeros(arena, narrow), zeros(arena, in->heads), zeros(arena, rows * in->heads), zeros(arena, rows * in->kv_heads), zeros(arena, in->heads), zeros(arena, rows * in->heads), zeros(arena, rows * in->kv_heads)};
+    struct attention_results r = {zeros(arena, wide), zeros(arena, rows * in->heads), zeros(arena, wide), zeros(arena, narrow), zeros(arena, narrow), zeros(arena, in->heads), zeros(arena, rows * in->heads), zeros(arena, rows * in->kv_heads), zeros(arena, in->heads), zeros(arena, rows * in->heads), zeros(arena, rows * in->heads), zeros(arena, rows * in->heads), zeros(arena, rows * in->kv_heads), zeros(arena, rows * in->kv_heads), zeros(arena, rows * in->kv_heads)};
     attention_reference(&single, ops, in, gradients, &r);
     struct attention_part *part = arena_zalloc(arena, sizeof *part);
     int32_t *positions = arena_alloc(arena, (size_t)(rows + 1) * sizeof *positions);
     for (int64_t i = 0; i < rows; i++) positions[i] = (int32_t)(i % in->seq);
-    *part = (struct attention_part){.batch = in->sequences, .rows = in->seq, .positions = positions, .out = r.out, .lse = r.lse, .lse_terms = r.lse_terms};
+    *part = (struct attention_part){.batch = in->sequences, .rows = in->seq, .positions = positions, .out = r.out, .lse = r.lse, .lse_terms = r.lse_terms, .out_logits = r.out_logits};
     if (gradients) {
         part->dq = r.dq;
         part->dk = r.dk;
@@ -287,6 +287,9 @@ struct record *attention_standalone(const struct run_config *config, const struc
         part->dq_terms = r.dq_terms;
         part->dk_terms = r.dk_terms;
         part->dv_terms = r.dv_terms;
+        part->dq_logits = r.dq_logits;
+        part->dk_logits = r.dk_logits;
+        part->dv_logits = r.dv_logits;
         part->d_sinks = in->sinks ? r.d_sinks : NULL;
         part->sink_terms = r.sink_terms;
     }

@@ -44,7 +44,8 @@ struct run_config attention_single(const struct run_config *config);
 bool attention_allowed(const struct run_config *config, char why[320]);
 
 /* attention_reference.c: results into arrays shaped as above, lse [sequences, heads, seq]; d_* only with gradients. */
-struct attention_results { double *out, *lse, *dq, *dk, *dv, *d_sinks, *dq_terms /* [sequences, seq, heads] */, *dk_terms /* [sequences, seq, kv_heads] */, *sink_terms /* [heads] */, *lse_terms /* [sequences, seq, heads]; NULL: not wanted */, *dv_terms /* [sequences, seq, kv_heads]; NULL: not wanted */; };
+struct attention_results { double *out, *lse, *dq, *dk, *dv, *d_sinks, *dq_terms /* [sequences, seq, heads] */, *dk_terms /* [sequences, seq, kv_heads] */, *sink_terms /* [heads] */, *lse_terms /* [sequences, seq, heads]; NULL: neither this is wanted nor */, *out_logits,
+    *dq_logits /* as dq_terms; from here on begun with 0; NULL: none of the four is wanted */, *dk_logits, *dv_logits, *dv_terms /* as dk_terms */; };
 void attention_reference(const struct run_config *config, const struct ops *ops /* fp64 */, const struct attention_inputs_data *inputs,
                          bool gradients, struct attention_results *ret);
 

@@ -139,6 +139,7 @@ struct attention_part {
     const int32_t *positions;              /* [batch, rows]: of the rows it holds */
     const double *out, *lse /* [batch, heads, rows] */, *dq, *dk, *dv /* [batch, rows, kv_heads, head_dim] */, *d_sinks /* [heads] */; /* NULL: not made */
     const double *dq_terms, *dk_terms, *dv_terms, *lse_terms; /* of the reference: [batch, rows, heads], sums of magnitudes of what they are sums of; NULL else */
+    const double *out_logits, *dq_logits, *dk_logits, *dv_logits; /* of the reference: [batch, rows, heads], what large logits leave (model/attention_reference.c); NULL else */
     const double *sink_terms;              /* of the reference: [heads], the same of d_sinks; NULL else */
 };
 /* Workload denoise: the latents of a rank after an iteration. */

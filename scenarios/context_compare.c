@@ -51,13 +51,14 @@ void context_holders(const struct run_config *config, const int32_t *documents, 
 /* ---- a tensor as rows of heads ---- */
 
 /* Numbers at (b, row, head): start, how many, and how far apart. lse is [B, H, rows], the rest [B, rows, heads, D]. */
-struct view { const double *data; int64_t rows; int heads; int64_t dim; bool by_head; const double *terms /* [b, row, head] */; };
+struct view { const double *data; int64_t rows; int heads; int64_t dim; bool by_head; const double *terms /* [b, row, head] */, *logits /* alike */; };
 
 static struct view view_of(const struct attention_part *p, const struct model_config *m, enum context_tensor tensor)
 {
     const double *data[] = {p->out, p->lse, p->dq, p->dk, p->dv, p->d_sinks};
     bool narrow = tensor == CONTEXT_DK || tensor == CONTEXT_DV;
-    return (struct view){data[tensor], p->rows, narrow ? m->kv_heads : m->heads, tensor == CONTEXT_LSE ? 1 : m->head_dim, tensor == CONTEXT_LSE, tensor == CONTEXT_DQ ? p->dq_terms : tensor == CONTEXT_DK ? p->dk_terms : tensor == CONTEXT_DV ? p->dv_terms : tensor == CONTEXT_LSE ? p->lse_terms : NULL};
+    return (struct view){data[tensor], p->rows, narrow ? m->kv_heads : m->heads, tensor == CONTEXT_LSE ? 1 : m->head_dim, tensor == CONTEXT_LSE, tensor == CONTEXT_DQ ? p->dq_terms : tensor == CONTEXT_DK ? p->dk_terms : tensor == CONTEXT_DV ? p->dv_terms : tensor == CONTEXT_LSE ? p->lse_terms : NULL,
+                         tensor == CONTEXT_DQ ? p->dq_logits : tensor == CONTEXT_DK ? p->dk_logits : tensor == CONTEXT_DV ? p->dv_logits : tensor == CONTEXT_OUT ? p->out_logits : NULL};
 }
 
 static const double *at(const struct view *v, int64_t b, int64_t row, int head)
@@ -68,7 +69,7 @@ static const double *at(const struct view *v, int64_t b, int64_t row, int head)
 
 /* ---- norms ---- */
 
-struct norms { double difference, reference, product, own, largest, largest_ref, excess[CONTEXT_RTOLS], terms, weights, weights_squared; bool finite; };
+struct norms { double difference, reference, product, own, largest, largest_ref, excess[CONTEXT_RTOLS], terms, logits, weights, weights_squared; bool finite; };
 
 /* Both -inf (a row that sees nothing) is equality. */
 static void add_number(struct norms *n, double x, double ref)
@@ -92,6 +93,7 @@ static void add_norms(struct norms *to, const struct norms *from)
     to->product += from->product;
     to->own += from->own;
     to->terms += from->terms;
+    to->logits += from->logits;
     to->weights += from->weights;
     to->weights_squared += from->weights_squared;
     to->finite = to->finite && from->finite;
@@ -100,10 +102,21 @@ static void add_norms(struct norms *to, const struct norms *from)
     to->largest_ref = fmax(to->largest_ref, from->largest_ref);
 }
 
-static double rel_of(const struct norms *n)
+static double rel_to(const struct norms *n, double terms)
 {
     if (!n->finite) return INFINITY;
-    return n->difference == 0 ? 0 : sqrt(n->difference) / fmax(fmax(sqrt(n->reference), sqrt(n->terms) / 2), 1e-300);
+    return n->difference == 0 ? 0 : sqrt(n->difference) / fmax(fmax(sqrt(n->reference), sqrt(terms) / 2), 1e-300);
+}
+
+static double rel_of(const struct norms *n)
+{
+    return rel_to(n, n->terms + n->logits);
+}
+
+/* Without what large logits may leave: more than the limits then, and fp64 tells. */
+static double rel_plain(const struct norms *n)
+{
+    return rel_to(n, n->terms);
 }
 
 /* What a tensor of this format may err by; lse is kept in storage, and no better than the softmax that it is the sum of. */
@@ -140,13 +153,13 @@ static double rows_that_weigh(const struct norms *n)
 }
 
 /* A norm over few numbers scatters: that of n independent roundings by 1 / sqrt(2 n) of itself. Room for some three of these
- * and, where a handful decides, for one that is larger than most,
+ * and, where a handful decides, for one that is larger than most, three times the limit at the most,
  * where the limit is near what a right ring errs by (0.6 to 0.73 u in 16 bits), nothing of note where a shard is not tiny;
  * 32 u of fp32 are far away from it, where they and not one rank's own error are the limit. */
 static double room_for_few(const struct run_config *config, bool by_single, double numbers)
 {
-    bool near = by_single || precision_activation(&config->precision) != run_storage(config);
-    return !near || numbers == 0 ? 1 : 1 + 2 / sqrt(numbers) + 4 / numbers;
+    bool near = by_single || format_traits[precision_activation(&config->precision)].unit_roundoff > format_traits[FORMAT_FP32].unit_roundoff;
+    return !near || !(numbers > 0) ? 1 : fmin(3, 1 + 2 / sqrt(numbers) + 4 / numbers);
 }
 
 /* Of rows [rows of the call] of `x` against the reference's at their positions; joint rows alone, or all others, or all. */
@@ -162,6 +175,9 @@ static void measure(const struct run_config *config, struct context_error *e, co
      * different size: as if they were half as many. */
     double independent = tensor == CONTEXT_OUT || tensor == CONTEXT_LSE ? (double)x->dim : 0.5;
     limits(config, tensor, true, &limit, &wrong);
+    /* Logits are kept in storage, or in the softmax' format: in 16 bits they are exact beside what is rounded. */
+    double of_logits = fmax(format_traits[run_storage(config)].unit_roundoff, format_traits[config->precision.softmax].unit_roundoff);
+    double coarse = of_logits / fmax(of_logits, format_traits[precision_activation(&config->precision)].unit_roundoff);
     limits(config, tensor, false, &plain, &unused); /* beyond it fp64 tells, and a narrow softmax is no excuse */
     *e = (struct context_error){.worst_head = -1, .worst_sequence = -1, .worst_position = -1, .single = NAN};
     double *row_error = memory_zalloc((size_t)(part->batch * part->rows + 1) * sizeof *row_error);
@@ -179,19 +195,23 @@ static void measure(const struct run_config *config, struct context_error *e, co
                     row.terms = terms * terms;
                     head_alone.terms += terms * terms;
                 }
+                if (ref->logits) {
+                    double terms = coarse * ref->logits[(sequence * ref->rows + position) * ref->heads + h];
+                    row.logits = terms * terms;
+                    head_alone.logits += terms * terms;
+                }
                 for (int64_t d = 0; d < x->dim; d++) {
                     add_number(&row, mine[d], due[d]);
                     if (one) add_number(&head_alone, one[d], due[d]);
                 }
-                double weight = fmax(row.reference, row.terms / 4);
-                row.weights = weight;
-                row.weights_squared = weight * weight;
+                double weight = fmax(row.reference, (row.terms + row.logits) / 4);
+                if (isfinite(weight)) row.weights = weight, row.weights_squared = weight * weight;
                 row_error[b * part->rows + i] += row.finite ? row.difference : INFINITY;
                 add_norms(&head, &row);
             }
         }
         double rel = rel_of(&head), of_one = single->data ? of_single(config, rel_of(&head_alone), 2) : 0, calibrated = fmax(limit, of_one);
-        e->suspect = e->suspect || rel > fmax(plain, of_one);
+        e->suspect = e->suspect || !(rel_plain(&head) <= fmax(plain, of_one));
         calibrated *= room_for_few(config, of_one > limit, rows_that_weigh(&head) * independent);
         if (e->worst_head < 0 || rel / calibrated > e->worst_head_rel / e->worst_head_limit) {
             e->worst_head = h;
@@ -218,9 +238,9 @@ static void measure(const struct run_config *config, struct context_error *e, co
     e->worst_row_rel = sqrt(worst_row) / fmax(sqrt(all.reference / (double)rows), 1e-300);
     e->single = single->data ? rel_of(&alone) : NAN;
     double of_one = single->data ? of_single(config, e->single, 1.35) : 0;
-    e->suspect = e->suspect || e->rel > fmax(plain, of_one);
+    e->suspect = e->suspect || !(rel_plain(&all) <= fmax(plain, of_one));
     e->limit = fmax(limit, of_one) * room_for_few(config, of_one > limit, rows_that_weigh(&all) * independent);
-    bool over = e->rel > e->limit || e->worst_head_rel > e->worst_head_limit;
+    bool over = !(e->rel <= e->limit) || !(e->worst_head_rel <= e->worst_head_limit);
     double by = fmax(e->rel / e->limit, e->worst_head_rel / e->worst_head_limit);
     e->wrong = over && (!(by <= wrong / limit) || wrong == limit);
     e->imprecise = over && !e->wrong;
@@ -249,7 +269,7 @@ static void measure_joint(const struct record *parallel, const struct attention_
         }
     }
     sum.positions = positions;
-    struct view x = {values, joint, reference.heads, reference.dim, false, NULL};
+    struct view x = {values, joint, reference.heads, reference.dim, false, NULL, NULL};
     measure(config, &c->items[(c->ranks + group) * CONTEXT_TENSORS + (int)tensor], &x, &sum, &reference, &alone, tensor, WHICH_ALL);
     free(values);
     free(positions);

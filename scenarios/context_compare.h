@@ -8,7 +8,8 @@
  *   limits: fp64 1e-12; fp32 32 * 2^-24; bf16, fp16 0.8 u, and up to 1.5 u a finding of precision. lse is kept in storage,
  *   whatever the activations are. Where the scenario's own formats round more than the activations (a narrow softmax), or its
  *   logits are large, one rank alone errs by more than that: the limit is then 1.35 of what it errs by.
- *   A norm over few numbers n scatters: limits of a rank in 16 bits are 1 + 2 / sqrt(n) + 4 / n of these, n what errs independently: numbers of
+ *   Out and gradients have what large logits leave beside the terms (16 or more; in 16 bits that is nothing): whatever needs it is judged in fp64 too.
+ *   A norm over few numbers n scatters: limits of a rank in 16 bits, or by one rank's own error, are 1 + 2 / sqrt(n) + 4 / n of these, 3 at the most, n what errs independently: numbers of
  *   out, half as many as rows of a gradient; rows count by what they weigh in the norm, (sum w)^2 / sum w^2.
  * Rows that all members have (attention.joint) count in gradients as the sum over the group. */
 #ifndef SCENARIOS_CONTEXT_COMPARE_H

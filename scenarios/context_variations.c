@@ -55,7 +55,7 @@ struct vary_due vary_reference(struct vary *w, const struct run_config *config, 
     double *at = memory_zalloc(total * sizeof *at);
     due.memory = at;
     due.results = (struct attention_results){at, at + wide, at + wide + lse, at + 2 * wide + lse, at + 2 * wide + lse + narrow, at + 2 * wide + lse + 2 * narrow,
-                                              at + 2 * wide + lse + 2 * narrow + in->heads, at + 2 * wide + 2 * lse + 2 * narrow + in->heads, at + 2 * wide + 2 * lse + 2 * narrow + of_keys + in->heads, NULL, NULL};
+                                              at + 2 * wide + lse + 2 * narrow + in->heads, at + 2 * wide + 2 * lse + 2 * narrow + in->heads, at + 2 * wide + 2 * lse + 2 * narrow + of_keys + in->heads, NULL, NULL, NULL, NULL, NULL, NULL};
     struct run_config single = attention_single(config);
     attention_reference(&single, ops, in, gradients, &due.results);
     return due;

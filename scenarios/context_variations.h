@@ -54,6 +54,7 @@ struct gradient_pass {
     int64_t sequence, token;
     int64_t leaks; int leak_rank; int64_t leak_position;  /* dk or dv not exactly 0 where the token does not see */
     double dq, dk, dv;                /* worst relative error of a member */
+    int dq_rank;                      /* whose dq is off the most */
     int member;                       /* who holds the token */
     int wrong_rank, wrong_ranks;      /* the first whose dk or dv is wrong (-1), and how many */
     int landed;                       /* whose due gradient that rank has; -1: nobody's */

@@ -67,6 +67,7 @@ static void vary_token(struct vary *w, struct gradient_pass *pass)
         const struct attention_part *p = record->rank[from + m].attention;
         double dq = error_as(w, record, from + m, from + m, p->dq, due.results.dq, due.results.dq_terms, in->heads);
         double dk = error_as(w, record, from + m, from + m, p->dk, due.results.dk, due.results.dk_terms, in->kv_heads), dv = error_as(w, record, from + m, from + m, p->dv, due.results.dv, NULL, in->kv_heads);
+        if (dq > pass->dq) pass->dq_rank = from + m;
         pass->dq = fmax(pass->dq, dq);
         pass->dk = fmax(pass->dk, dk);
         pass->dv = fmax(pass->dv, dv);

@@ -7,9 +7,8 @@
 
 enum { EXHAUSTIVE_KEYS = 32, KEYS_A_CHUNK = 3 };
 
-static void note_pair(struct influence_group *f, struct influence_cell *cell, int64_t sequence, int64_t query, int64_t key, bool due, bool changed)
+static void note_pair(struct influence_cell *cell, int64_t sequence, int64_t query, int64_t key, bool due, bool changed)
 {
-    f->missing_behind += due && !changed && key > query;
     cell->due += due;
     cell->changed += changed;
     if (due == changed) return;
@@ -50,11 +49,13 @@ static void compare_influence(const struct vary *w, struct influence *f, const s
             }
             bool due = attention_visible(&w->config, vary_documents(w->inputs, sequence), query, key);
             int to = vary_chunk(w, sequence, query);
-            group->elsewhere += changed && query != key;
+            bool counts = to < w->members || w->members == 1; /* joint queries are on every member */
+            group->elsewhere += counts && changed && query != key;
             seen[to] += due && changed;
             unseen[to] += due && !changed;
-            note_pair(group, &group->cells[to * f->chunks + from], sequence, query, key, due, changed);
-            if (changed && !due) note_extra(w, group, sequence, query, key);
+            group->missing_behind += counts && due && !changed && key > query;
+            note_pair(&group->cells[to * f->chunks + from], sequence, query, key, due, changed);
+            if (changed && !due && counts) note_extra(w, group, sequence, query, key);
         }
     }
     for (int c = 0; c < (w->members > 1 ? w->members : f->chunks); c++) group->partly += seen[c] > 0 && unseen[c] > 0;

@@ -82,7 +82,7 @@ START_TEST(reference_is_its_derivative)
         const struct ops *ops = ops_get(FORMAT_FP64, NULL, "fixed", &error);
         size_t wide = (size_t)(in->sequences * in->seq * in->heads * in->head_dim);
         double *room = memory_zalloc((9 * wide + 64) * sizeof *room);
-        struct attention_results r = {room, room + wide, room + 2 * wide, room + 3 * wide, room + 4 * wide, room + 5 * wide, room + 6 * wide, room + 7 * wide, room + 8 * wide, NULL, NULL};
+        struct attention_results r = {room, room + wide, room + 2 * wide, room + 3 * wide, room + 4 * wide, room + 5 * wide, room + 6 * wide, room + 7 * wide, room + 8 * wide, NULL, NULL, NULL, NULL, NULL, NULL};
         attention_reference(&config, ops, in, true, &r);
         struct { double *values, *gradient; int64_t at; } probes[] = {{in->q, r.dq, 31}, {in->k, r.dk, 11}, {in->v, r.dv, 17}, {in->q, r.dq, 5}, {in->k, r.dk, 40}, {in->sinks, r.d_sinks, 4}};
         double due[6];

@@ -27,9 +27,8 @@ static void look_at_token(const struct evidence *e, struct check_output *output,
         check_find(output, &finding);
     }
     if (worst <= limit) return;
-    /* Where dq is wrong too it is the token's own rank that computed with what is wrong; keys' owners only get it. */
-    int members = layout_cp(&e->config->layout), owner = p->member < members ? (int)(p->sequence / e->config->attention.batch) * members + p->member : -1;
-    struct finding finding = finding_new(inference->site, context_place(e, p->dq > limit ? owner : p->wrong_rank));
+    /* Where dq is wrong too its rank computed with what is wrong; keys' owners only get it. */
+    struct finding finding = finding_new(inference->site, context_place(e, p->dq > limit ? p->dq_rank : p->wrong_rank));
     char landed[96] = "";
     finding.expected = 0;
     finding.got = worst;

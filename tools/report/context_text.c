@@ -193,16 +193,15 @@ static bool any_unknown(const int *got, int count)
     return false;
 }
 
-/* Of each group that is not as due; where all are, the first speaks for them. Whether anything is known. */
-static bool print_groups(const struct report *report, const struct terminal *t, bool backward, int *got, int *due)
+/* Of each group that is not as due; where all are, the first speaks for them. */
+static void print_groups(const struct report *report, const struct terminal *t, bool backward, int *got, int *due)
 {
     const struct result *result = report->result;
     int members = layout_cp(&result->scenario->config.layout), groups = result->scenario->config.layout.dp_replicate, cells = members * members;
-    bool any = false, unknown = false;
+    bool unknown = false;
     const char *source;
     for (int g = 0; g < groups; g++) {
         if (!context_consumed(result, g, backward, got, due, &source)) continue;
-        any = true;
         bool right = equal_where_known(got, due, cells);
         if (right && (g > 0 || (backward && !report->verbose))) continue;
         if (backward) fprintf(t->file, "  in the gradient of queries%s", g > 0 ? "" : ":\n");
@@ -212,7 +211,6 @@ static bool print_groups(const struct report *report, const struct terminal *t, 
         unknown = unknown || any_unknown(got, cells);
     }
     if (unknown) terminal_print(t, STYLE_DIM, "  ?: some of it is there, how often outputs do not tell\n");
-    return any;
 }
 
 static void print_consumed(const struct report *report, const struct terminal *t)
@@ -222,12 +220,11 @@ static void print_consumed(const struct report *report, const struct terminal *t
     int *got = memory_zalloc((size_t)(members * members + 1) * sizeof *got), *due = memory_zalloc((size_t)(members * members + 1) * sizeof *due);
     const char *source = "";
     terminal_print(t, STYLE_BOLD, "[3] whose keys and values are in whose output");
-    bool known = context_consumed(result, 0, false, got, due, &source);
+    bool known = false;
+    for (int g = 0; g < result->scenario->config.layout.dp_replicate && !known; g++) known = context_consumed(result, g, false, got, due, &source);
     terminal_print(t, STYLE_DIM, "  times each, %s\n", known ? source : "not known: no ledger was kept; --checks deep finds out from outputs alone");
-    if (known) {
-        print_groups(report, t, false, got, due);
-        print_groups(report, t, true, got, due);
-    }
+    print_groups(report, t, false, got, due);
+    print_groups(report, t, true, got, due);
     free(got);
     free(due);
     fputc('\n', t->file);
