@@ -635,11 +635,14 @@ static bool check_attention_context(struct reader *reader, struct run_config *co
            reader_fail_among(reader, BLAME("parallel.context.method", "parallel.context.ulysses", "parallel.cp", "model.kv_heads", "model.heads"), "%s", why);
 }
 
-/* There are none, so their format rounds nothing: a run is as narrow as its activations and its softmax. */
-static bool drop_parameters(struct run_config *config)
+/* Parts that one attention has not round nothing, whatever their format: a run is as narrow as its activations and its softmax. */
+static bool drop_formats(struct run_config *config)
 {
-    enum format activation = precision_activation(&config->precision);
-    if (format_traits[config->precision.param].unit_roundoff > format_traits[activation].unit_roundoff) config->precision.param = activation;
+    struct precision *p = &config->precision;
+    enum format activation = precision_activation(p), *unused[] = {&p->param, &p->reduce, &p->accumulate, &p->logits, &p->residual};
+    for (size_t i = 0; i < sizeof unused / sizeof *unused; i++) {
+        if (format_traits[*unused[i]].unit_roundoff > format_traits[activation].unit_roundoff) *unused[i] = activation;
+    }
     return true;
 }
 
@@ -653,7 +656,7 @@ static bool validate_attention(struct reader *reader, struct draft *draft)
     config->layout.layers_per_stage[0] = config->model.layers = 1;
     config->model.attention = ATTENTION_MHA;
     return check_heads(reader, draft, &config->model) && check_axes(reader, config) && check_ranks(reader, &config->layout) &&
-           set_precision(reader, draft) && drop_parameters(config) && check_documents(reader, config) && check_attention_context(reader, config);
+           set_precision(reader, draft) && drop_formats(config) && check_documents(reader, config) && check_attention_context(reader, config);
 }
 
 /* Inputs, results and what was taken over, in fp64, for two runs of the parallel kind and the reference. */
