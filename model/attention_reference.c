@@ -54,7 +54,7 @@ static double logit_error(double p, double logit)
 }
 
 /* Probabilities of a row from its scores, in place. */
-static double softmax_row(const struct run_config *config, const struct head *head, double scale, int64_t row, int64_t seq, const double *lengths /* of keys */, int64_t dim, double *p)
+static double softmax_row(const struct run_config *config, const struct head *head, double scale, int64_t row, int64_t seq, int64_t dim, const double *lengths /* of keys, then of values */, double *p)
 {
     double largest = head->sink ? *head->sink : -INFINITY, sum = 0;
     for (int64_t j = 0; j < seq; j++) {
@@ -75,9 +75,12 @@ static double softmax_row(const struct run_config *config, const struct head *he
         double terms = 0, q = length_of(head->q + row * head->wide, dim);
         for (int64_t j = 0; j < seq; j++) terms += p[j] * q * lengths[j] * scale;
         head->lse_terms[row * head->heads] = terms + log(sum);
-        double of_out = 0;
-        for (int64_t j = 0; j < seq; j++) of_out = hypot(of_out, logit_error(p[j], q * lengths[j] * scale) * length_of(head->v + j * head->narrow, dim));
-        head->out_logits[row * head->heads] = of_out;
+        double squares = 0;
+        for (int64_t j = 0; j < seq; j++) {
+            double error = logit_error(p[j], q * lengths[j] * scale) * lengths[seq + j];
+            squares += error * error;
+        }
+        head->out_logits[row * head->heads] = sqrt(squares);
     }
     return largest + log(sum);
 }
@@ -85,22 +88,24 @@ static double softmax_row(const struct run_config *config, const struct head *he
 /* Of a row whose ds still holds d_out . v. */
 static void logit_terms(const struct head *head, double scale, int64_t row, int64_t seq, int64_t dim, const double *p, const double *dp, double delta, double q, const double *lengths)
 {
-    double of_out = length_of(head->d_out + row * head->wide, dim), of_delta = 0, of_dq = 0, of_lse = fabs(head->lse[row]) >= 16 && isfinite(head->lse[row]) ? fabs(head->lse[row]) / 8 : 0;
+    double of_out = length_of(head->d_out + row * head->wide, dim), of_delta = 0, of_dq = 0 /* squares */, of_lse = fabs(head->lse[row]) >= 16 && isfinite(head->lse[row]) ? fabs(head->lse[row]) / 8 : 0;
     for (int64_t j = 0; j < seq; j++) {
         double error = logit_error(p[j], q * lengths[j] * scale);
-        of_delta = hypot(of_delta, error * dp[j]);
+        of_delta += error * dp[j] * error * dp[j];
     }
+    of_delta = sqrt(of_delta);
     for (int64_t j = 0; j < seq; j++) {
+        if (p[j] == 0) continue;
         double error = logit_error(p[j], q * lengths[j] * scale);
         head->dv_terms[j * head->kv_heads] = hypot(head->dv_terms[j * head->kv_heads], p[j] * of_out);
         double of_ds = hypot(hypot(error * (dp[j] - delta), p[j] * of_delta), p[j] * of_lse * dp[j]) * scale;
         error = hypot(error, p[j] * of_lse);
         if (of_ds == 0 && error == 0) continue;
-        of_dq = hypot(of_dq, of_ds * lengths[j]);
+        of_dq += of_ds * lengths[j] * of_ds * lengths[j];
         head->dk_logits[j * head->kv_heads] = hypot(head->dk_logits[j * head->kv_heads], of_ds * q);
         head->dv_logits[j * head->kv_heads] = hypot(head->dv_logits[j * head->kv_heads], error * of_out);
     }
-    head->dq_logits[row * head->heads] = of_dq;
+    head->dq_logits[row * head->heads] = sqrt(of_dq);
 }
 
 static void backward_rows(const struct ops *ops, const struct head *head, double scale, int64_t first, int64_t rows, int64_t seq, int64_t dim,
@@ -142,7 +147,7 @@ void attention_reference(const struct run_config *config, const struct ops *ops,
 {
     const int64_t seq = in->seq, dim = in->head_dim, wide = in->heads * dim, narrow = in->kv_heads * dim, group = in->heads / in->kv_heads;
     const double scale = 1 / sqrt((double)dim);
-    double *p = memory_alloc((size_t)(2 * BLOCK * seq + seq + 1) * sizeof *p), *ds = p + BLOCK * seq, *lengths = ds + BLOCK * seq;
+    double *p = memory_alloc((size_t)(2 * BLOCK * seq + 2 * seq + 1) * sizeof *p), *ds = p + BLOCK * seq, *lengths = ds + BLOCK * seq;
     if (gradients) {
         memset(ret->dk, 0, (size_t)(in->sequences * seq * narrow) * sizeof *ret->dk);
         memset(ret->dk_terms, 0, (size_t)(in->sequences * seq * in->kv_heads) * sizeof *ret->dk_terms);
@@ -153,7 +158,10 @@ void attention_reference(const struct run_config *config, const struct ops *ops,
             int64_t at = b * seq * wide + h * dim, at_kv = b * seq * narrow + h / group * dim;
             struct head head = {.q = in->q + at, .k = in->k + at_kv, .v = in->v + at_kv, .out = ret->out + at, .lse = ret->lse + (b * in->heads + h) * seq,
                 .wide = wide, .narrow = narrow, .heads = in->heads, .kv_heads = in->kv_heads, .sink = in->sinks ? &in->sinks[h] : NULL, .documents = in->documents ? in->documents + b * seq : NULL};
-            for (int64_t j = 0; j < seq; j++) lengths[j] = length_of(head.k + j * narrow, dim);
+            for (int64_t j = 0; j < seq; j++) {
+                lengths[j] = length_of(head.k + j * narrow, dim);
+                lengths[seq + j] = length_of(head.v + j * narrow, dim);
+            }
             if (ret->lse_terms) {
                 head.lse_terms = ret->lse_terms + b * seq * in->heads + h;
                 head.out_logits = ret->out_logits + b * seq * in->heads + h;
@@ -177,7 +185,7 @@ void attention_reference(const struct run_config *config, const struct ops *ops,
             for (int64_t first = 0; first < seq; first += BLOCK) {
                 int64_t rows = seq - first < BLOCK ? seq - first : BLOCK;
                 ops->gemm(false, true, rows, seq, dim, head.q + first * wide, wide, head.k, narrow, false, p, seq);
-                for (int64_t r = 0; r < rows; r++) head.lse[first + r] = softmax_row(config, &head, scale, first + r, seq, lengths, dim, p + r * seq);
+                for (int64_t r = 0; r < rows; r++) head.lse[first + r] = softmax_row(config, &head, scale, first + r, seq, dim, lengths, p + r * seq);
                 ops->gemm(false, false, rows, dim, seq, p, seq, head.v, narrow, false, head.out + first * wide, wide);
                 if (gradients) backward_rows(ops, &head, scale, first, rows, seq, dim, p, ds, lengths);
             }

@@ -175,9 +175,10 @@ static void measure(const struct run_config *config, struct context_error *e, co
      * different size: as if they were half as many. */
     double independent = tensor == CONTEXT_OUT || tensor == CONTEXT_LSE ? (double)x->dim : 0.5;
     limits(config, tensor, true, &limit, &wrong);
-    /* Logits are kept in storage, or in the softmax' format: in 16 bits they are exact beside what is rounded. */
+    /* Logits are kept in storage, or in the softmax' format: in 16 bits they are exact beside what is rounded, and
+     * 1e-12 of fp64 is far above what they leave. */
     double of_logits = fmax(format_traits[run_storage(config)].unit_roundoff, format_traits[config->precision.softmax].unit_roundoff);
-    double coarse = of_logits / fmax(of_logits, format_traits[precision_activation(&config->precision)].unit_roundoff);
+    double coarse = precision_activation(&config->precision) == FORMAT_FP64 ? 0 : of_logits / fmax(of_logits, format_traits[precision_activation(&config->precision)].unit_roundoff);
     limits(config, tensor, false, &plain, &unused); /* beyond it fp64 tells, and a narrow softmax is no excuse */
     *e = (struct context_error){.worst_head = -1, .worst_sequence = -1, .worst_position = -1, .single = NAN};
     double *row_error = memory_zalloc((size_t)(part->batch * part->rows + 1) * sizeof *row_error);

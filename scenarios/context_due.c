@@ -92,14 +92,18 @@ static void earliest(const struct site *site, int rank, const struct site **firs
     *ret_rank = rank;
 }
 
+bool context_is_other_scale(const struct record *record, const struct factor_fact *fact)
+{
+    return fact->site == &site_cp_softmax_scale && fact->value != 1 / sqrt((double)record->config.model.head_dim);
+}
+
 const struct site *context_decision(const struct record *record, int step, int unit, int *ret_rank)
 {
     const struct site *first = NULL;
-    double scale = 1 / sqrt((double)record->config.model.head_dim);
     for (int r = 0; r < record->ranks; r++) {
         for (int i = 0; i < record->rank[r].factors.count; i++) {
             const struct factor_fact *fact = &record->rank[r].factors.items[i];
-            if (fact->site == &site_cp_softmax_scale && fact->step == step && fact->unit == unit && fact->value != scale) earliest(fact->site, r, &first, ret_rank);
+            if (context_is_other_scale(record, fact) && fact->step == step && fact->unit == unit) earliest(fact->site, r, &first, ret_rank);
         }
         for (int i = 0; i < record->rank[r].choices.count; i++) {
             const struct choice_fact *fact = &record->rank[r].choices.items[i];

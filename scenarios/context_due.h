@@ -13,6 +13,8 @@ bool context_call_due(const struct run_config *config, const struct site *site, 
 /* Where more or fewer follow from a decision on this rank, that decision's site; NULL: none. */
 const struct site *context_calls_decision(const struct record *record, const struct rank_record *rank, const struct site *site);
 
+/* Is it the softmax' scale, as a rank noted it, and not 1 / sqrt(head_dim)? */
+bool context_is_other_scale(const struct record *record, const struct factor_fact *fact);
 /* Of the decisions, factors and ranges of context parallelism that fell out other than due in a layer's attention, the first in the dataflow
  * (on the ranks that took part: as they noted it); NULL: none. ret_rank: who. */
 const struct site *context_decision(const struct record *record, int step, int unit, int *ret_rank);

@@ -11,6 +11,7 @@
 #include "model/sites.h"
 
 #include "scenarios/context_checks.h"
+#include "scenarios/context_due.h"
 #include "scenarios/facts.h"
 
 struct place context_place(const struct evidence *e, int rank)
@@ -20,10 +21,8 @@ struct place context_place(const struct evidence *e, int rank)
 
 static bool has_other_scale(const struct record *record, int rank)
 {
-    double due = 1 / sqrt((double)record->config.model.head_dim);
     for (int i = 0; i < record->rank[rank].factors.count; i++) {
-        const struct factor_fact *fact = &record->rank[rank].factors.items[i];
-        if (fact->site == &site_cp_softmax_scale && fact->value != due) return true;
+        if (context_is_other_scale(record, &record->rank[rank].factors.items[i])) return true;
     }
     return false;
 }

@@ -88,7 +88,7 @@ static void vary_token(struct vary *w, struct gradient_pass *pass)
     attention_inputs_free(changed);
 }
 
-/* One token of each chunk of each group, in its middle. */
+/* One token of each chunk of each group, in its middle; of more than GRADIENT_PASSES_MAX of them as many, evenly spread. */
 void vary_gradients(struct vary *w)
 {
     const struct attention_inputs_data *in = w->inputs;

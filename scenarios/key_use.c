@@ -61,13 +61,14 @@ const char *key_used_by(const struct key *key, char *text, size_t size)
     return text;
 }
 
-/* Of a default that is computed: what holds where nothing else is asked for, and what says "none of it" or "one, as without". */
+/* Of a default that is computed: what holds where nothing else is asked for, and what says "none of it", or "one" of what is
+ * at least one. */
 static bool is_default(const struct key *key, const cJSON *item)
 {
     if (!key->fallback || key->fallback[0] == '=') {
         const char *last = key->fallback ? strstr(key->fallback, "else ") : NULL;
         bool as_else = last && ((cJSON_IsString(item) && !strcmp(item->valuestring, last + 5)) || (cJSON_IsTrue(item) && !strcmp(last + 5, "true")));
-        return as_else || cJSON_IsFalse(item) || cJSON_IsNull(item) || (cJSON_IsNumber(item) && (item->valuedouble == 0 || item->valuedouble == 1));
+        return as_else || cJSON_IsFalse(item) || cJSON_IsNull(item) || (cJSON_IsNumber(item) && (item->valuedouble == 0 || (item->valuedouble == 1 && key->low == 1)));
     }
     cJSON *due = cJSON_Parse(key->fallback);
     bool equal = due && cJSON_Compare(due, item, true);

@@ -330,7 +330,7 @@ START_TEST(nothing_is_ignored)
             struct scenario *s = files_load_with("{\"parallel\":{}}", &(struct scenario_options){.overrides_count = 3, .overrides = overrides}, &error);
             size_t quote = *key->fallback == '"', length = strlen(given);
             const char *last = strstr(key->fallback, "else ");
-            bool none = *key->fallback == '=' && ((last && !strcmp(last + 5, given)) || !strcmp(given, "1") || !strcmp(given, "false") || !strcmp(given, "0") || !strcmp(given, "null"));
+            bool none = *key->fallback == '=' && ((last && !strcmp(last + 5, given)) || (key->low == 1 && !strcmp(given, "1")) || !strcmp(given, "false") || !strcmp(given, "0") || !strcmp(given, "null"));
             bool is_default = none || (*key->fallback != '=' && !strncmp(given, key->fallback + quote, length) && strlen(key->fallback) == length + 2 * quote);
             if (s) plain++;
             else refused++;
